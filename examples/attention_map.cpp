@@ -1,21 +1,22 @@
 /// \file
-/// What one patch of a picture attends to: softmax, linear and MHLA attention side by side.
+/// Attention of one patch of a picture: softmax, linear and MHLA attention side by side.
 ///
 /// The picture, resized to a longer side of 512 pixels, is cut into N <= 1024 patches of 16 x 16.
 /// A patch becomes a token x of colours and position; nothing is trained. All forms read the same
-/// q = k = v = [x, -x], D = 64, of which relu keeps all of x:
+/// q = k = v = [x, -x], D = 64; relu then keeps both signs of x:
 ///
 ///     softmax   p_tj = exp(q_t.k_j / sqrt(D)) / sum                    the reference, O(N^2)
 ///     linear    p_tj = phi(q_t).phi(k_j) / sum                         one block, rank <= D
 ///     MHLA      p_tj = m_{block(t), block(j)} phi(q_t).phi(k_j) / sum  M blocks, M^2 <= N
 ///
-/// The table: time and workspace of the operator, rank of its attention matrix and mean entropy of
-/// a row (ln N if flat), largest error against the definition in double over the largest value.
+/// The table has time and workspace of the operator, the rank of its attention matrix, and the mean
+/// entropy of a row (ln N if flat). The error is the largest difference from the definition in
+/// double, over the largest value.
 ///
-/// The PNG: the photograph with the query patch outlined, then the row of that patch in each
+/// The picture has the photograph with the query patch outlined, then that patch's row in each
 /// matrix. Linear attention is nearly flat, and its N rows span at most 64 dimensions. MHLA costs
-/// little more, but is local, as m weighs near blocks more (fine lines are blocks), and its rank is
-/// several times as high. Softmax is the sharpest, at many times the cost.
+/// little more, but is local: m has larger coefficients for near blocks (fine lines are blocks).
+/// Its rank is several times as high. Softmax is the sharpest, at many times the cost.
 ///
 /// Run:       build/examples/attention_map [PICTURE] [options], see --help
 /// Expected:  (times depend on the machine)
@@ -97,7 +98,7 @@ int run(const Options& o) {
   };
 
   const Matrix<float> unit = Matrix<float>::Identity(n, n);
-  // Attention is linear in v: with v = 1 it is its own matrix.
+  // Attention is linear in v: with the identity as v, the output is the attention matrix.
   const Matrix<float> p = mhla::softmax_bidirectional(mhla::inputs(tokens, tokens, unit));
   const mhla::Diagnosis<float> of_softmax{p, mhla::numerical_rank(p), n, mhla::mean_row_entropy(p),
                                           1};
@@ -122,8 +123,8 @@ int run(const Options& o) {
        o.output);
 
   std::printf("%s: N = %td, ln N = %.2f\n", o.picture.c_str(), n, std::log(static_cast<double>(n)));
-  // Sums of nonnegative terms, one rounding of 2^-24 a term above and below the fraction; scores of
-  // the softmax add D roundings of at most kLargestScore.
+  // Numerator and denominator are sums of nonnegative terms, with one rounding of 2^-24 per term.
+  // Scores of softmax add D roundings of at most kLargestScore.
   const double bound = 2 * (static_cast<double>(n) + 64 * (1 + kLargestScore)) * 0x1p-24;
   bool ok = forms[2].diagnosis.rank > forms[1].diagnosis.rank || forms[1].diagnosis.rank == n;
   for (const Form& f : forms) {

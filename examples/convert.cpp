@@ -1,13 +1,13 @@
 /// \file
-/// Converts image classifiers with softmax or linear attention to MHLA, without training: layer by
-/// layer, the mixing matrix is fitted by least squares to the outputs of the attention it replaces.
+/// Converts image classifiers with softmax or linear attention to MHLA, without training. The
+/// mixing matrix of each layer is fitted by least squares to the outputs of the replaced attention.
 ///
-/// Takes checkpoints that train_images wrote; without any it trains a model with softmax attention,
-/// PREFIX.softmax.safetensors, or goes on with it. For each of them: the test accuracy, that of the
-/// model converted with fitted matrices, with locality and with uniform ones, and of each of the
-/// three after one more epoch of training. Ends with a table of means over the checkpoints,
-/// PREFIX.json with all results, and PREFIX.png: the matrices, and the accuracies. What an epoch
-/// made is PREFIX.START.safetensors; of several checkpoints, PREFIX.CHECKPOINT.START.safetensors.
+/// Takes checkpoints of train_images. Without checkpoints it trains a model with softmax attention,
+/// PREFIX.softmax.safetensors, or resumes its training. Prints the test accuracy of each model, of
+/// the model converted with fitted, locality and uniform matrices, and of these after one more
+/// epoch of training. Ends with a table of means over the checkpoints, PREFIX.json with all
+/// results, and PREFIX.png with matrices and accuracies. The models after an epoch are
+/// PREFIX.START.safetensors, or PREFIX.CHECKPOINT.START.safetensors with several checkpoints.
 ///
 /// Run:       bash examples/run.sh convert [--quick]
 ///            bash examples/run.sh train_images --attention softmax --seed 1 --output one

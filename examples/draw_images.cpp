@@ -3,16 +3,15 @@
 /// and draws.
 ///
 /// All three see the same images, noise and times in the same order and start from the same
-/// parameters. An image is N = 256 tokens of 2 x 2 pixels on a 16 x 16 grid; MHLA has M = 16 blocks
-/// of 4 x 4 tokens and learns how each reads the others, starting from locality. Blocks, layers and
-/// optimiser are the library's; the model is in draw_images/model.hpp, the diffusion in
-/// draw_images/diffusion.hpp.
+/// parameters. An image is N = 256 tokens of 2 x 2 pixels on a 16 x 16 grid. MHLA has M = 16 blocks
+/// of 4 x 4 tokens, and learns its mixing matrix from locality. The library has the blocks, layers
+/// and optimiser; draw_images/model.hpp has the model, draw_images/diffusion.hpp the diffusion.
 ///
-/// Drawn images are judged by their Frechet distance to the test images, in the features of a small
-/// classifier that is trained first (draw_images/judge.hpp). Beside it stands that of training
-/// images, as many as were drawn, which a perfect model has.
+/// The measure of drawn images is their Frechet distance to the test images, in the features of a
+/// small classifier that is trained first (draw_images/judge.hpp). The distance of as many training
+/// images stands beside it: a perfect model has that distance.
 ///
-/// Ends with a table, PREFIX.json with all results and PREFIX.png with what was drawn.
+/// Ends with a table, PREFIX.json with all results and PREFIX.png with the drawn images.
 ///
 /// Run:  bash examples/run.sh draw_images [--quick] [--resume] [options], see --help
 
@@ -33,13 +32,13 @@ namespace {
 
 using namespace draw_images;
 
-/// What the command line says.
+/// Options of the command line.
 struct Options : examples::Comparison {
   using Comparison::Comparison;
 
   Settings settings;
   Drawing drawing;
-  Index images = 60000;  // to train on
+  Index images = 60000;  // for training
   Index epochs = 3;      // of the classifier
   std::string data = "/usr/share/datasets/fashion-mnist";
 };

@@ -1,17 +1,17 @@
 /// \file
-/// A stream without an end: ten million tokens, one at a time, with a state that does not grow.
+/// An endless stream: ten million tokens, one at a time, with a state that does not grow.
 ///
-///     m_ib = sum_r a_r lambda_r^(i-b)        what block i = t / W gives to a block b <= i
+///     m_ib = sum_r a_r lambda_r^(i-b)        coefficient of block b <= i for block i = t / W
 ///     o_t  = sum_j w_tj v_j / sum_j w_tj     w_tj = m_{i(t),b(j)} phi(q_t) . phi(k_j), j <= t
 ///
-/// With decaying terms a stream keeps one running state for each, however many blocks there were.
-/// Those here forget in 2, in 100 and in 10,000 blocks, and never: the last token still reads the
-/// first ones. Values show it: ten of their numbers say which tenth of the stream they are of, so
-/// these numbers of an output are the weights of the tenths.
+/// A stream keeps one running state per decaying term, for any number of blocks. The terms here
+/// forget in 2, in 100 and in 10,000 blocks, and never, so the last token still reads the first
+/// tokens. Ten numbers of each value mark its tenth of the stream. The same numbers of an output
+/// are the weights of the tenths.
 ///
-/// Tokens are functions of their position: none is kept, any can be made again. Checked are eight
-/// rows against the definition, in double over all tokens before them; the memory; and that a
-/// stream which was saved in the middle and restored gives the same bits from there to the end.
+/// Tokens are functions of their position, so none is kept. The program checks eight rows against
+/// the definition, in double over all earlier tokens, and the memory. It checks that a stream which
+/// was saved in the middle and restored gives the same bits to the end.
 ///
 /// Run:       build/examples/endless_stream [tokens, 10000000]
 /// Expected:  (times depend on the processor)
@@ -42,8 +42,8 @@ using namespace endless_stream;
 using Stream = mhla::Streaming<float, mhla::Operator<>, mhla::DecayMixing<float>>;
 using State = mhla::StreamingState<float>;
 
-/// Takes a stream to token `end` of `all`, one token at a time, and calls
-/// visit(first token, outputs, nanoseconds) for each block, or what was left of it.
+/// Appends tokens to a stream up to token `end` of `all`, one at a time. Calls
+/// visit(first token, outputs, nanoseconds) after each block, or part of a block.
 template <class Visit>
 void stream_to(Index end, Index all, const Stream& stream, State& state, const Visit& visit) {
   std::vector<std::byte> workspace(stream.append_workspace_bytes());  // appends allocate nothing
@@ -63,7 +63,7 @@ void stream_to(Index end, Index all, const Stream& stream, State& state, const V
   }
 }
 
-/// MiB of memory that the process has, or 0 where the system does not say.
+/// MiB of the process's resident memory, or 0 if the system does not report it.
 double resident() {
   std::ifstream status("/proc/self/status");
   for (std::string name; status >> name;) {
@@ -87,7 +87,7 @@ int main(int argc, char** argv) try {
   const Index middle = all / 2 + 21, last_block = (all - 1) / kBlock * kBlock;
   const Positions rows = {3, 63, 64, all / 100, middle, last_block - 1, last_block, all - 1};
   Exact sampled(rows.size(), kWidth);                                 // their outputs
-  std::vector<double> times(static_cast<std::size_t>(all / kBlock));  // ns a token, by block
+  std::vector<double> times(static_cast<std::size_t>(all / kBlock));  // ns per token, by block
   std::uint64_t bits = 0;                                             // a hash of outputs
   double resident_early = 0;
 

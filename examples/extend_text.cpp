@@ -1,14 +1,14 @@
 /// \file
-/// Lets a language model of bytes read sequences longer than those it was trained on.
+/// Reads sequences with a language model of bytes that was trained on shorter ones.
 ///
 /// Takes the checkpoint of a training of write_text with MHLA and the same options, or trains it
-/// first. Its mixing matrices are for M blocks and no more; in their place come sums of decaying
-/// terms (DecayMixing) for any number of blocks, fitted to what each layer's attention gives.
+/// first. Its mixing matrices serve at most M blocks. Sums of decaying terms (DecayMixing) replace
+/// them for any number of blocks, fitted to the outputs of each layer's attention.
 ///
-/// Prints how near the fits are; how far outputs move with them on a held-out sequence, beside the
-/// certified bound (mixing_change_bound); bits a byte by position of held-out sequences of 8 times
-/// the length, with learned matrices in windows and with terms straight through; and what a stream
-/// keeps. PREFIX.extend.json has all results.
+/// Prints the residuals of the fits, and the change of outputs on a held-out sequence beside the
+/// certified bound (mixing_change_bound). Prints bits per byte by position of held-out sequences of
+/// 8 times the length, with learned matrices in windows and with terms straight through. Prints the
+/// sizes of a stream's states. PREFIX.extend.json has all results.
 ///
 /// Run:  bash examples/run.sh extend_text [--quick] [options], see --help
 
@@ -33,7 +33,7 @@ using namespace extend_text;
 
 constexpr std::array<Index, 3> kTerms{1, 2, 4};
 
-/// What the command line says.
+/// Options of the command line.
 struct Options : write_text::TrainingOptions {
   Index times = 8;
   Index fit_sequences = 8;
@@ -63,7 +63,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   o.resume = true;
 }
 
-/// The model of the checkpoint, trained to the end; nothing if there was an interrupt.
+/// The model of the checkpoint after its training; nothing if there was an interrupt.
 std::optional<Model<float>> trained_model(const Options& o, const write_text::Text& text) {
   Model<float> model(o.settings);
   write_text::Workers<float> workers(o.settings, o.threads);
@@ -72,7 +72,7 @@ std::optional<Model<float>> trained_model(const Options& o, const write_text::Te
   return model;
 }
 
-/// Reads sequences in each way.
+/// Reads sequences with each mixing and each kind of windows.
 void compare(const Model<float>& model, const std::vector<Fit>& fits, const Options& o,
              const std::vector<Bytes>& sequences, nlohmann::json& all) {
   const Index context = o.settings.context, length = o.length();

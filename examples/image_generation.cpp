@@ -1,7 +1,7 @@
 /// \file
-/// The attention layer of DiT-S/2 for images of 256 x 256 pixels: loaded from a file under the
-/// authors' names, run forwards and backwards in float, and checked in double. Without a FILE it
-/// first writes image_generation.safetensors with random weights.
+/// The attention layer of DiT-S/2 for images of 256 x 256 pixels. The program loads it from a file
+/// under the authors' names, runs it forwards and backwards in float, and checks it in double.
+/// Without a FILE it first writes image_generation.safetensors with random weights.
 ///
 /// Run:       build/examples/image_generation [FILE [PREFIX]]
 /// Expected:  (times depend on the machine)
@@ -40,9 +40,9 @@ int main(int argc, char** argv) try {
   const std::string prefix = argc > 2 ? argv[2] : "blocks.0.attn.";
   const auto file = mhla::Safetensors::read(argc > 1 ? argv[1] : write_random_weights(prefix));
   const mhla::VisionLayer<float> layer(file, prefix, kOptions);
-  const mhla::Matrix<float> x = mhla::Matrix<float>::Random(256, 384);  // tokens, block after block
+  const mhla::Matrix<float> x = mhla::Matrix<float>::Random(256, 384);  // tokens, block by block
   mhla::Matrix<float> y(256, 384), dx = y.Zero(256, 384);
-  std::vector<float> gradients(layer.parameters().size());  // laid out as parameters()
+  std::vector<float> gradients(layer.parameters().size());  // in the layout of parameters()
   std::vector<std::byte> kept(layer.kept_bytes(256));
   std::printf("256 tokens in 16 blocks, %td parameters, ", layer.table().size());
   std::printf("%zu KB kept for backward\n", kept.size() / 1024);

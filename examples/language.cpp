@@ -1,6 +1,6 @@
 /// \file
 /// The attention layer of the language model of 340M parameters: a prompt of 256 tokens, then one
-/// token after another, compared with the whole sequence at once.
+/// token at a time, compared with one call on the whole sequence.
 ///
 /// Run:       build/examples/language [FILE PREFIX], without them on random weights
 /// Expected:  (times depend on the machine)

@@ -1,19 +1,19 @@
 /// \file
 /// Trains a video transformer to fill holes in a clip with softmax, linear and MHLA attention.
 ///
-/// Space-time boxes hide half of the patches of 16 frames; the models correct what the nearest
-/// frame shows there. All three see the same clips and boxes in the same order and start from the
-/// same parameters. The blocks, with a 3-D rotary embedding and 3-D blocks of MHLA, and the
-/// optimiser are the library's; the model is in restore_video/model.hpp. Trained are the first four
-/// fifths of one video, tested is the rest, with boxes of its own: one scene, so no measure of
-/// restoring others.
+/// Space-time boxes hide half of the patches of 16 frames. The models correct the patches of the
+/// nearest frame that shows them. All three see the same clips and boxes in the same order and
+/// start from the same parameters. The library has the blocks, with a 3-D rotary embedding and 3-D
+/// blocks of MHLA, and the optimiser; restore_video/model.hpp has the model. The first four fifths
+/// of one video are for training, the rest is for tests, with separate boxes. One scene does not
+/// measure how well other scenes are restored.
 ///
-/// Ends with the PSNR of hidden pixels held out, beside that of the clip's mean colour and of the
-/// nearest frame, PREFIX.json with all results and PREFIX.png, frames of the clip held out that the
-/// nearest frame fills worst: masked, restored, true.
+/// Ends with the PSNR of hidden pixels in held-out clips, beside the PSNR of the clip's mean colour
+/// and of the nearest frame, and PREFIX.json with all results. PREFIX.png has frames of the
+/// held-out clip that the nearest frame fills worst: masked, restored, true.
 ///
-/// The video is a hand that turns a box, from Debian's opencv-doc (Apache-2.0 and BSD-3-Clause);
-/// without --video the program draws one.
+/// The video is a hand that turns a box, from Debian's opencv-doc (Apache-2.0 and BSD-3-Clause).
+/// Without --video the program draws a video.
 ///
 /// Run:  bash examples/run.sh restore_video [--quick] [--resume] [options], see --help
 
@@ -34,7 +34,7 @@ namespace {
 
 using namespace restore_video;
 
-/// What the command line says.
+/// Options of the command line.
 struct Options : examples::Comparison {
   using Comparison::Comparison;
 

@@ -1,21 +1,21 @@
 /// \file
-/// How many items a second models run with softmax, linear attention and MHLA, on random weights:
-/// what figure 1 of the paper shows of a GPU, on this processor.
+/// Measures items per second of models with softmax, linear attention and MHLA, on random weights:
+/// figure 1 of the paper, on this processor instead of a GPU.
 ///
 ///     DiT-S/2       images of 128 to 4096 pixels, N = 64 to 65,536 tokens
 ///     DeiT-S        images of 256 pixels
 ///     VLT-T 1, 2    the two stages of VLT-T whose attention is not softmax
 ///     SANA          a block, 1024 to 4096 pixels
 ///     Wan2.1        a self-attention layer of the model of 1.3B, 31,500 tokens
-///     340M          a language model: prompts of 2048 to 131,072 tokens, and a token behind them
+///     340M          a language model: prompts of 2048 to 131,072 tokens, and a token after them
 ///
-/// A model's time is that of its ends and of its depth times one block, which is measured. Blocks
-/// are those of the library; those of softmax and linear attention differ in the attention alone
+/// A model's time is the time of its ends and its depth times the time of one measured block. The
+/// library has the blocks; variants of a model differ in the attention alone
 /// (throughput/block.hpp). MHLA has as many blocks of tokens as its authors' models, and at other
-/// lengths the most that M^2 <= N allows. Predicted is the ratio of the operation counts.
+/// lengths the most with M^2 <= N. Predicted is the ratio of the operation counts.
 ///
 /// Run:       bash examples/run.sh throughput [--quick] [options], see --help
-///            where there is PyTorch (MHLA_PYTHON), the same models run there, too
+///            if MHLA_PYTHON has PyTorch, the same models run in PyTorch, too
 /// Expected:  a table, PREFIX.json, and by run.sh PREFIX.svg; times depend on the machine
 
 #include <CLI/CLI.hpp>
@@ -33,7 +33,7 @@ namespace {
 
 using namespace throughput;
 
-/// What the command line says.
+/// Options of the command line.
 struct Options {
   std::vector<std::string> models;
   std::vector<Index> threads;

@@ -2,12 +2,12 @@
 /// Trains a small vision transformer on Fashion-MNIST with softmax, linear and MHLA attention.
 ///
 /// All three see the same images in the same order and start from the same parameters. An image is
-/// N = 256 tokens on a 16 x 16 grid; MHLA has M = 16 blocks of 4 x 4 tokens and learns how each
-/// reads the others, starting from locality. Forward and backward passes, layers and optimiser are
-/// the library's; the model is in train_images/model.hpp.
+/// N = 256 tokens on a 16 x 16 grid. MHLA has M = 16 blocks of 4 x 4 tokens, and learns its mixing
+/// matrix from locality. The library has the passes, layers and optimiser; train_images/model.hpp
+/// has the model.
 ///
 /// Ends with a table, PREFIX.json with all results, and PREFIX.png: the losses, and the mixing
-/// matrix of each block as it started and as it was learned.
+/// matrix of each block before and after training.
 ///
 /// Run:       bash examples/run.sh train_images [--quick] [options], see --help
 ///            bash examples/run.sh claims          blocks, starts, convolution, three seeds each
@@ -38,7 +38,7 @@ namespace {
 
 using namespace train_images;
 
-/// What the command line says.
+/// Options of the command line.
 struct Options : examples::Comparison {
   using Comparison::Comparison;
 

@@ -2,8 +2,8 @@
 /// The self-attention layer of Wan2.1 with MHLA, on small videos: 4 frames of 6 x 10 tokens in
 /// 2 x 2 x 2 blocks, with gate and LePE. (Released layers have 12 heads in 1536 channels.)
 ///
-/// Checked: a video comes out with the same bits alone and in a batch of two on two threads, and
-/// backward gives the derivative.
+/// The program checks that a video alone and in a batch of two on two threads has the same bits,
+/// and that backward gives the derivative.
 ///
 /// Run:       build/examples/video [FILE PREFIX], without them on random weights
 /// Expected:  (times depend on the machine)

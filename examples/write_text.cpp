@@ -2,14 +2,14 @@
 /// Trains a language model of bytes on a text with softmax, linear and MHLA attention, and writes.
 ///
 /// All three see the same sequences in the same order and start from the same parameters. A
-/// sequence is N = 2,048 bytes; MHLA has blocks of W = 64 and learns how each reads the earlier
-/// ones. Forward and backward passes, layers, optimiser and streaming states are the library's; the
-/// model is in write_text/model.hpp.
+/// sequence has N = 2,048 bytes. MHLA has blocks of W = 64 bytes, and learns its mixing matrix. The
+/// library has the passes, layers, optimiser and streaming states; write_text/model.hpp has the
+/// model.
 ///
-/// Ends with the bits a byte of held-out text costs, what a token costs by its position, a
-/// paragraph of each model, the proof that MHLA token by token is MHLA over whole sequences
-/// (write_text/stream_proof.hpp), PREFIX.json with all results and PREFIX.png. Ranks that
-/// mpirun starts share the sequences of a step, and train to the bits of one.
+/// Ends with the bits per byte of held-out text, the cost per token by position, a paragraph of
+/// each model, PREFIX.json with all results and PREFIX.png. It proves that MHLA token by token
+/// equals MHLA over whole sequences (write_text/stream_proof.hpp). Ranks that mpirun starts share
+/// the sequences of a step, and give the bits of one rank.
 ///
 /// The text is the King James Bible (public domain), as Debian's bible-kjv prints it.
 ///
@@ -33,7 +33,7 @@ namespace {
 
 using namespace write_text;
 
-/// What the command line says.
+/// Options of the command line.
 struct Options : TrainingOptions {
   std::string prompt = "And it came to pass";
   Index letters = 600;
@@ -73,7 +73,8 @@ int check() {
   return ok ? 0 : 1;
 }
 
-/// What rank 0 has to tell. \returns nothing if there was an interrupt; then the training is saved.
+/// The results of rank 0.
+/// \returns nothing if there was an interrupt; then the training is saved.
 template <mhla::distributed::Communicator C>
 std::optional<Result> run_one(C& comm, const Settings& settings, const Options& o,
                               const Text& text) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The picture: the photograph, and what its query attends to in each form of attention.
+/// The picture: the photograph, and the attention of its query patch in each form.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ namespace attention_map {
 
 constexpr Index kPanel = 512;                       // pixels along the longer side of the picture
 constexpr Index kMargin = 40;                       // pixels around panels
-constexpr Index kWidth = 4 * kPanel + 5 * kMargin;  // of what is drawn
+constexpr Index kWidth = 4 * kPanel + 5 * kMargin;  // of the drawing
 
 /// A row of the table and a panel of the picture.
 struct Form {
@@ -29,7 +29,7 @@ struct Form {
   double error;                      // the largest, over the largest value
 };
 
-/// The photograph and the maps of all forms, with one logarithmic scale of colours.
+/// Draws the photograph and the maps of all forms, with one logarithmic scale of colours.
 inline Picture draw(const Picture& picture, Index query, const std::vector<Form>& forms) {
   const Color paper(14, 14, 19), ink(238, 238, 242), gray(170, 170, 184), mark(50, 230, 255);
   const Index columns = picture.cols() / kPatch, n = forms[0].map.size();

@@ -14,11 +14,11 @@ using namespace picture;
 using mhla::Matrix;
 
 constexpr Index kPatch = 16;         // pixels along a side of a patch
-constexpr double kLargestScore = 5;  // of the softmax, so that it is neither flat nor one patch
+constexpr double kLargestScore = 5;  // of softmax, which is then neither flat nor a single patch
 
-/// Tokens [N,64] of the patches in raster order. x is brightness in 4 x 4 cells, two opponent
-/// colours in 2 x 2 cells and 8 waves of position, standardised over the picture and weighted; all
-/// x are scaled to one length.
+/// Tokens [N,64] of the patches in raster order. Components of x are brightness in 4 x 4 cells, two
+/// opponent colours in 2 x 2 cells and 8 waves of position. They are standardised over the picture
+/// and weighted, and all x are scaled to one length.
 inline Matrix<float> embed(const Picture& picture) {
   const Index columns = picture.cols() / kPatch, n = picture.size() / (kPatch * kPatch);
   Matrix<double> x = Matrix<double>::Zero(n, 32);

@@ -1,7 +1,7 @@
-"""Draws what convert wrote: chart.py RESULTS.json PICTURE.png
+"""Draws the results of convert: chart.py RESULTS.json PICTURE.png
 
-Above the fitted mixing matrix of each layer of the first checkpoint; below the test accuracy of all
-checkpoints, before and after conversion and an epoch later.
+The upper row has the fitted mixing matrix of each layer of the first checkpoint. The lower row has
+the test accuracy of all checkpoints, before and after conversion and an epoch later.
 """
 
 import os

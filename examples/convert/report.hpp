@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the user sees: lines of each checkpoint, a table of their means, and a JSON.
+/// The output: lines of each checkpoint, a table of their means, and a JSON.
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace convert {
 
-/// Mixing matrices of a model that has just been converted.
+/// Mixing matrices of a converted model before training.
 enum class Start { kFitted, kLocality, kUniform };
 inline constexpr std::array kStarts{Start::kFitted, Start::kLocality, Start::kUniform};
 inline std::string name_of(Start start) {
@@ -30,7 +30,7 @@ struct StartResult {
   double trained = 0;  ///< an epoch later
 };
 
-/// What came of a checkpoint.
+/// Results of a checkpoint.
 struct Conversion {
   std::string checkpoint;
   Settings teacher;
@@ -50,7 +50,7 @@ inline void print(const Conversion& c) {
   }
 }
 
-/// Mean and range in percent.
+/// Text of a mean and a range in percent.
 inline std::string mean_text(const std::vector<double>& values) {
   double sum = 0;
   for (const double v : values) sum += v;

@@ -32,7 +32,7 @@ struct Options {
   examples::Schedule schedule{.batch = 64, .rate = 1e-3};
 };
 
-/// Trains a model with softmax attention, five epochs, or goes on with its checkpoint.
+/// Trains a model with softmax attention, five epochs, or resumes from its checkpoint.
 inline void train_teacher(const std::string& path, const Options& o) {
   constexpr Index kEpochs = 5;
   Settings settings;
@@ -52,6 +52,7 @@ inline void train_teacher(const std::string& path, const Options& o) {
   train_images::train(run, schedule, model, workers, images, images.count());
 }
 
+/// The model of a checkpoint.
 /// \throws std::runtime_error naming the file unless it has an attention to convert.
 inline Model<float> teacher_of(const std::string& path) {
   Model<float> model = train_images::model_of(path);
@@ -59,14 +60,14 @@ inline Model<float> teacher_of(const std::string& path) {
   throw std::runtime_error(path + " has MHLA attention, expected softmax or linear");
 }
 
-/// What the files of a checkpoint's conversions begin with: with the checkpoint's name if there are
+/// Prefix of the files of a checkpoint's conversions; has the checkpoint's name if there are
 /// several.
 inline std::string prefix_of(const std::string& checkpoint, const Options& o) {
   if (o.checkpoints.size() == 1) return o.output;
   return o.output + "." + std::filesystem::path(checkpoint).stem().string();
 }
 
-/// What an epoch from a start is called, and where it is saved.
+/// Name and file of an epoch of training from a start.
 inline examples::TrainingRun run_of(Start start, const std::string& checkpoint,
                                     const Settings& settings, const Options& o) {
   const std::string name = name_of(start);
@@ -77,6 +78,7 @@ inline examples::TrainingRun run_of(Start start, const std::string& checkpoint,
           .resumable = false};
 }
 
+/// Converts the teacher from each start, and trains each conversion for an epoch.
 /// \returns nothing if there was an interrupt
 inline std::optional<Conversion> convert_one(const std::string& path, const Model<float>& teacher,
                                              const Options& o, const Images& images,

@@ -1,7 +1,7 @@
-# What convert promises of a whole run: a model with linear attention loses nothing, matrices fitted
-# to softmax are nearer than locality, results do not depend on threads, a checkpoint with MHLA is
-# refused, what it trained can be evaluated, and without a checkpoint it trains one. PROGRAM, TRAIN,
-# DATA; WORK is a folder.
+# Checks a whole run of convert. A model with linear attention loses nothing. Matrices fitted to
+# softmax are nearer than locality. Results do not depend on threads. A checkpoint with MHLA is
+# refused. A trained conversion can be evaluated. Without a checkpoint convert trains a model.
+# PROGRAM, TRAIN, DATA; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)

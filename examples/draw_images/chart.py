@@ -1,7 +1,7 @@
-"""Draws what draw_images wrote: chart.py RESULTS.json PICTURE.png
+"""Draws the results of draw_images: chart.py RESULTS.json PICTURE.png
 
-A panel of drawn images for each attention and one of real ones, a column a class; below, the
-training losses, smoothed.
+A panel of drawn images per attention and a panel of real images, with a column per class. The
+smoothed training losses are below.
 """
 
 import os
@@ -21,7 +21,7 @@ def distance(judged):
 
 
 def draw_images(axes, images, title):
-    """Image i in column i % 10, on white."""
+    """Draws image i in column i % 10, on white."""
     rows = (len(images) + 9) // 10
     canvas = [[255] * (10 * PITCH) for _ in range(rows * PITCH)]
     for i, digits in enumerate(images):

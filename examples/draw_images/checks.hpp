@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The gradient of the whole model against differences of its loss, DDIM where the exact prediction
-/// is known, and the Frechet distance where it has a closed form: in double.
+/// Checks in double: the gradient of the whole model against differences of its loss, DDIM with an
+/// exact prediction, and the Frechet distance against a closed form.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ namespace draw_images {
 inline constexpr double kLargestDdimError = 1e-2;  // of 2,000 steps
 inline constexpr double kLargestFrechetError = 1e-12;
 
-/// Of a small model whose parameters are no two alike, on images of noise.
+/// Checks a small model whose parameters all differ, on images of noise.
 inline examples::GradientError check_gradient(Attention attention) {
   Model<double> model({.attention = attention, .dim = 8, .depth = 2, .heads = 2});
   const examples::Schedule schedule{.batch = 9};  // the last one has a shard for itself
@@ -45,9 +45,9 @@ inline examples::GradientError check_gradient(Attention attention) {
                                   });
 }
 
-/// Samples of a normal distribution of mean m and deviation d, whose prediction of x_0 is
-/// m + a d^2 (x_t - a m) / (a^2 d^2 + s^2): in the limit of many steps noise e becomes m + d e, and
-/// for d = 0 it is m after any number of steps. Returns the largest error.
+/// Samples a normal distribution of mean m and deviation d, whose prediction of x_0 is
+/// m + a d^2 (x_t - a m) / (a^2 d^2 + s^2). In the limit of many steps noise e becomes m + d e; for
+/// d = 0 the sample is m after any number of steps. Returns the largest error.
 inline double check_ddim() {
   const auto error_of = [](double mean, double deviation, Index steps) {
     std::vector<double> noise{-2, -0.5, 0, 1, 3}, x = noise, x0(x.size());
@@ -71,8 +71,9 @@ inline double check_ddim() {
       {error_of(0.3, 0, 1), error_of(-0.7, 0, 7), error_of(0.5, 0.2, 2000), error_of(-1, 2, 2000)});
 }
 
-/// Against the closed form of two dimensions: of a 2 x 2 matrix A with eigenvalues >= 0
-/// tr A^(1/2) = (tr A + 2 det(A)^(1/2))^(1/2). Returns the relative error, the largest of some.
+/// Compares the distance with the closed form in two dimensions. For a 2 x 2 matrix A with
+/// eigenvalues >= 0, tr A^(1/2) = (tr A + 2 det(A)^(1/2))^(1/2). Returns the largest relative
+/// error.
 inline double check_frechet() {
   examples::Random random(5);
   double error = 0;

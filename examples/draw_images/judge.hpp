@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// How well images are drawn: the Frechet distance of a set to the test images, in the features of
-/// the classifier, and how many of the set it puts in the class that was asked for.
+/// Two measures of a set of drawn images by the classifier. The Frechet distance to the test images
+/// uses its features. The share of recognised images counts its verdicts for the requested class.
 
 #include <chrono>
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace draw_images {
 
-/// Of some sets.
+/// Results of some sets.
 struct Judgement {
   std::vector<double> distances;  ///< of each set
   Index recognised = 0, judged = 0;
@@ -57,7 +57,7 @@ class Judge {
   std::optional<Normal> test_;
 };
 
-/// Draws all sets and judges them. Returns the first, or nothing after an interrupt.
+/// Draws all sets and judges them. Returns the first set, or nothing after an interrupt.
 inline std::optional<mhla::Matrix<float>> draw_sets(const std::string& name,
                                                     const Model<float>& model,
                                                     const Drawing& drawing, Workers<float>& workers,
@@ -78,7 +78,7 @@ inline std::optional<mhla::Matrix<float>> draw_sets(const std::string& name,
   return first;
 }
 
-/// Images of the data set as if they were drawn: image i is any of class i % 10.
+/// Random images of the data set in the order of drawn images: image i has class i % 10.
 inline mhla::Matrix<float> real_images(const examples::Images& images, Index count, Index seed) {
   std::vector<std::vector<Index>> of_class(kClasses);
   for (Index i = 0; i < images.count(); ++i) {

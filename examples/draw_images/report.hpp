@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the user sees at the end: a table, and a JSON of all results.
+/// The output: a table, and a JSON of all results.
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -43,7 +43,7 @@ inline void to_json(nlohmann::json& json, const Judgement& j) {
           {"recognised", j.share()}};
 }
 
-/// The first images for the picture, each 28 x 28 bytes as hexadecimal digits.
+/// The first images, for the picture, each 28 x 28 bytes as hexadecimal digits.
 inline nlohmann::json digits_of(const mhla::Matrix<float>& images) {
   constexpr Index kShown = 8 * kClasses;
   nlohmann::json list = nlohmann::json::array();

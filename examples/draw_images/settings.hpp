@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What makes a model, and what is drawn with it.
+/// Settings of a model, and of drawing with it.
 
 #include <mhla/core/scalar.hpp>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ namespace draw_images {
 using examples::Attention;
 using mhla::Index;
 
-/// Of a model.
+/// Settings of a model.
 struct Settings {
   Attention attention = Attention::kMhla;
   Index dim = 64;   ///< C, channels of a token
@@ -24,7 +24,7 @@ struct Settings {
   Index seed = 1;   ///< of parameters, and of the images, times and noise of every step
 };
 
-/// What is drawn with a trained model.
+/// Settings of drawing with a trained model.
 struct Drawing {
   Index sets = 3;         ///< of images, each of its own noise: the distance has their spread
   Index images = 1000;    ///< of a set, as many of each class

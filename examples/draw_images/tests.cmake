@@ -1,4 +1,4 @@
-# Tests of draw_images; gradients, DDIM and the distance are checked by Example.draw_images.
+# Tests of draw_images; Example.draw_images checks gradients, DDIM and the distance.
 
 if(EXISTS ${mhla_fashion_mnist})
   example_whole_run_test(draw_images)

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Training, and drawing with what was trained. Images go in shards of a few to whichever thread is
-/// free; results do not depend on threads (sharded_gradient.hpp).
+/// Training, and drawing with a trained model. Free threads take the next shard of a few images;
+/// results do not depend on threads (sharded_gradient.hpp).
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@
 
 namespace draw_images {
 
-constexpr double kClassless = 0.1;  // fraction of images that are shown without their class
+constexpr double kClassless = 0.1;  // fraction of images that are trained without their class
 
 /// Memory and threads for models like the given one.
 template <class T>
@@ -80,7 +80,7 @@ class Workers {
   static std::span<T> span(Buffer<T>& images, Index count) {
     return {images.rows(count).data, static_cast<std::size_t>(count * kImage)};
   }
-  /// A generator of its own for every combination of the numbers.
+  /// A separate generator for every combination of the numbers.
   static examples::Random stream(std::initializer_list<Index> numbers) {
     std::uint64_t seed = 0;
     for (const Index n : numbers) {
@@ -89,8 +89,8 @@ class Workers {
     return examples::Random(seed);
   }
 
-  /// Puts image `number` of a step at place i of the activations: noisy, and v in doutput. Times of
-  /// a batch are spread evenly.
+  /// Writes image `number` of a step, with noise, to row i of the activations, and v to doutput.
+  /// Times of a batch are spread evenly.
   static void show(const examples::Images& images, const examples::Schedule& schedule, Index seed,
                    Index step, Index number, Index i, Activations<T>& a) {
     examples::Random random = stream({seed, step, number});
@@ -112,7 +112,7 @@ class Workers {
         classless ? kNoClass : images.labels[static_cast<std::size_t>(shown)];
   }
 
-  /// The shard's part of the mean over the batch. Turns v in doutput into the gradient of the
+  /// The shard's part of the mean over the batch. Replaces v in doutput by the gradient of the
   /// output.
   static double loss_of(const Model<T>& model, Index count, Index batch, Activations<T>& a) {
     forward(model, count, a);
@@ -127,8 +127,8 @@ class Workers {
     return sum / numbers;
   }
 
-  /// Writes the prediction of x_0, clamped to what images have: v of no class, from there
-  /// `guidance` times the way to v of the class.
+  /// Writes the prediction of x_0, clamped to [-1, 1]. It follows from v without class, plus
+  /// `guidance` times the difference to v of the class.
   static void predict(const Model<T>& model, std::span<const T> noisy, double t, double guidance,
                       Index begin, Index count, Activations<T>& a, std::span<T> x0) {
     std::copy(noisy.begin(), noisy.end(), a.pixels.rows(count).data);
@@ -155,8 +155,8 @@ class Workers {
   std::vector<double> losses_;  // of each shard
 };
 
-/// Goes on with the average of parameters, over about the last third of the steps so far, from step
-/// 1,500 on over the last 500: older ones weigh less and less.
+/// Updates the moving average of the parameters, over about the last third of the steps so far,
+/// from step 1,500 on over the last 500. Older parameters have smaller weights.
 template <class T>
 void average(examples::TrainingState<T>& state) {
   const auto taken = static_cast<double>(state.step());
@@ -168,7 +168,7 @@ void average(examples::TrainingState<T>& state) {
 }
 
 /// Trains to the end or to an interrupt, and saves (support/training_loop.hpp).
-/// \returns the images that were read in a second
+/// \returns images per second
 inline double train(const examples::TrainingRun& run, const examples::Schedule& schedule,
                     Model<float>& model, examples::TrainingState<float>& state,
                     const examples::Images& images, Workers<float>& workers) {

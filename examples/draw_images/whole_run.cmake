@@ -1,6 +1,6 @@
-# What draw_images promises of a whole run: the same results for any number of threads, the same
-# initial loss for all attentions, and a mixing matrix in a checkpoint where it is trained, which it
-# is not in linear attention. PROGRAM; WORK is a folder.
+# Checks a whole run of draw_images: equal results for any number of threads, and equal initial
+# losses of all attentions. A checkpoint has a mixing matrix if the matrix is trained, which it is
+# not in linear attention. PROGRAM; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)

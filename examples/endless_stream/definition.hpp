@@ -20,13 +20,13 @@ constexpr Index kBlock = 64;  // W
 constexpr Index kWidth = 64;  // D and E
 using Rows = Eigen::Matrix<float, kBlock, kWidth, Eigen::RowMajor>;
 
-constexpr Index kTenths = 10;  // numbers of a value that say where it is from
+constexpr Index kTenths = 10;  // numbers of a value that mark its tenth of the stream
 constexpr std::array<float, 4> kWeights = {0.5f, 5e-3f, 5e-5f, 5e-6f};  // a [R]
 constexpr std::array<float, 4> kDecays = {0.5f, 0.99f, 0.9999f, 1};     // lambda [R]
 
 using Positions = Eigen::Array<Index, 8, 1>;
 
-/// The tokens at kBlock places from `first` on, in a sequence of `all`.
+/// The kBlock tokens from `first` on, in a sequence of `all`.
 struct Tokens {
   Rows q, k, v;  // numbers in [-1, 1]
 
@@ -43,9 +43,9 @@ struct Tokens {
   }
 };
 
-/// A weight w_tj in float is off by at most this, relative to it: n roundings of 2^-24, W for sums
-/// over each of two blocks, D for phi(q) . R, 2 for each block that a state has taken since, the
-/// others for feature maps, coefficients, the sum of terms and the division.
+/// Bound of the relative error of a weight w_tj in float: n roundings of 2^-24. Sums over each of
+/// two blocks have W, phi(q) . R has D, and each block that a state has taken since has 2. The rest
+/// are of feature maps, coefficients, the sum of terms and the division.
 inline double rounding_error(Index distance) {
   const double n = static_cast<double>(2 * distance + 2 * kBlock + kWidth + 16);
   return n * 0x1p-24 / (1 - n * 0x1p-24);
@@ -59,7 +59,7 @@ inline double coefficient(Index distance) {
   return sum;
 }
 
-/// Rows by the definition, and how far those of a stream may be off.
+/// Rows by the definition, and error bounds of a stream's rows.
 struct Definition {
   Exact out, bound;  // [8,64], [8,1]
 

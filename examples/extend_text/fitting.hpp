@@ -1,12 +1,12 @@
 #pragma once
 
 /// \file
-/// Decaying terms in place of the mixing matrices that a model learned, layer by layer: least
-/// squares to the outputs of its attention, and how far they move on other data.
+/// Fits of decaying terms to the learned mixing matrices of a model, layer by layer, by least
+/// squares of the attention outputs. Also the change of outputs on other data.
 ///
-/// Coefficients of decaying terms depend on the distance of blocks alone. Learned ones start from
-/// 1 / (i + 1), but a factor of a row says nothing: the norm of every head takes it out again. So
-/// matrices are fitted with their rows scaled to a diagonal of 1.
+/// Coefficients of decaying terms depend on the distance of blocks alone. Learned coefficients
+/// start from 1 / (i + 1), but a factor of a row has no effect: the norm of every head cancels it.
+/// So rows of the matrices are scaled to a diagonal of 1 before the fit.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@
 
 namespace extend_text {
 
-/// Of the magnitudes of many numbers, over the root mean square of outputs.
+/// Distribution of magnitudes, relative to the root mean square of outputs.
 struct Spread {
   double largest, median;
 
@@ -31,7 +31,7 @@ struct Spread {
   }
 };
 
-/// What takes the place of a layer's matrix.
+/// Replacement of a layer's matrix.
 struct Fit {
   std::size_t layer;
   Index terms;  ///< at most
@@ -47,13 +47,13 @@ inline Matrix scaled_rows(const Model<float>& model, std::size_t layer) {
   return Matrix(m);
 }
 
-/// What goes into the attention of a layer, after a forward pass of a whole sequence.
+/// Inputs of a layer's attention, after a forward pass of a whole sequence.
 inline mhla::BatchInputs<float> inputs_of(const Settings& s, LayerActivations<float>& layer) {
   return write_text::head_inputs(layer.turned.rows(s.context),
                                  layer.lead.rows(s.context).middle_cols(2 * s.dim, s.dim), s);
 }
 
-/// Fits of each number of terms for each layer, to what the model makes of the sequences.
+/// Fits of each number of terms for each layer, to the attention outputs of the sequences.
 inline std::vector<Fit> fit_layers(const Model<float>& model, const std::vector<Bytes>& sequences,
                                    std::span<const Index> terms, mhla::ThreadPool& pool) {
   const Settings& s = model.settings();
@@ -86,7 +86,7 @@ inline std::vector<Fit> fit_layers(const Model<float>& model, const std::vector<
   return fits;
 }
 
-/// The fits with some number of terms, of all layers.
+/// The fits of all layers with a number of terms.
 inline std::vector<Decay> with_terms(const std::vector<Fit>& fits, Index terms) {
   std::vector<Decay> mixing;
   for (const Fit& fit : fits) {
@@ -95,13 +95,13 @@ inline std::vector<Decay> with_terms(const std::vector<Fit>& fits, Index terms) 
   return mixing;
 }
 
-/// How far the outputs of a layer move with a fit: certified bounds, and what they do.
+/// Change of a layer's outputs with a fit: certified bounds, and measured changes.
 struct Change {
   Spread bound, change;
   double of_bound;  ///< the largest change over its bound
 };
 
-/// \param a  of a forward pass of a whole sequence
+/// \param a  activations of a forward pass of a whole sequence
 inline Change change_of(const Model<float>& model, const Fit& fit, Activations<float>& a,
                         mhla::ThreadPool& pool) {
   using Dense = mhla::Matrix<double>;

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Tables for the user: how near fits are, bits a byte by position, and what streams keep.
+/// Printed tables: residuals of fits, bits per byte by position, and sizes of streams' states.
 
 #include <algorithm>
 #include <cstdio>
@@ -14,7 +14,8 @@
 
 namespace extend_text {
 
-/// Prints a line for each fit. \returns whether the bounds hold
+/// Prints a line per fit.
+/// \returns true if the bounds hold
 inline bool print_fits(const Model<float>& model, const std::vector<Fit>& fits, Bytes held_out,
                        mhla::ThreadPool& pool, nlohmann::json& all) {
   write_text::CausalAttention<float> attention(model.settings());
@@ -43,10 +44,10 @@ inline bool print_fits(const Model<float>& model, const std::vector<Fit>& fits, 
   return ok;
 }
 
-/// A table of bits a byte by position, and its JSON.
+/// A table of bits per byte by position, and its JSON.
 class Table {
  public:
-  /// Positions [0, context), twice as many each time from there on, and all.
+  /// Makes columns of positions [0, context), then of doubled ranges, and of all positions.
   Table(Index context, Index length) {
     ranges_.push_back({0, context});
     while (ranges_.back().end < length) {
@@ -71,7 +72,7 @@ class Table {
     std::fflush(stdout);
     results_.push_back(row);
   }
-  /// The last of the bits is of all positions.
+  /// Results as JSON; the last number of bits is of all positions.
   nlohmann::json results() const { return results_; }
 
  private:
@@ -82,8 +83,8 @@ class Table {
   nlohmann::json results_;
 };
 
-/// Prints what streams keep of a sequence of `length` bytes.
-/// \returns whether they are the causal form
+/// Prints the sizes of streams' states after a sequence of `length` bytes.
+/// \returns true if streams give the bits of the causal form
 inline bool print_states(const Model<float>& model, const std::vector<Decay>& mixing, Index length,
                          Bytes sequence, nlohmann::json& all) {
   const Settings& s = model.settings();

@@ -1,7 +1,7 @@
-# What extend_text promises of a whole run: it takes the checkpoint that write_text left, or trains
-# the same one; learned matrices cost what write_text says; results do not depend on threads; ways
-# of reading differ behind the first window alone; streams have the bits of the causal form, and
-# bounds of change hold. PROGRAM, TRAIN, SOURCE; WORK is a folder.
+# Checks a whole run of extend_text. It takes the checkpoint of write_text, or trains an equal one.
+# Learned matrices give the bits per byte of write_text. Results do not depend on threads. Windows
+# differ after the first window alone. Streams have the bits of the causal form, and bounds of
+# change hold. PROGRAM, TRAIN, SOURCE; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
@@ -25,7 +25,7 @@ run(${PROGRAM} --held-out 2 --threads 3 --output ${WORK}/3)
 expect_same_files(${WORK}/1.mhla.safetensors ${WORK}/3.mhla.safetensors)
 expect_same_results(${WORK}/1.extend ${WORK}/3.extend bits)
 
-# To eight decimals.
+# Expects two numbers to agree to eight decimals.
 function(expect_same what left right)
   string(SUBSTRING ${left} 0 10 left)
   string(SUBSTRING ${right} 0 10 right)

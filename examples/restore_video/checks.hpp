@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The gradient of the whole model against differences of its loss; and the PSNR of an error that
-/// is known.
+/// Checks: the gradient of the whole model against differences of its loss, and the PSNR of a known
+/// error.
 
 #include <cmath>
 #include <cstdio>
@@ -14,7 +14,7 @@
 
 namespace restore_video {
 
-/// Of a small model of random parameters.
+/// Checks a small model of random parameters.
 inline examples::GradientError check_gradient(Attention attention) {
   const Settings settings{.attention = attention,
                           .height = 16,
@@ -42,7 +42,7 @@ inline examples::GradientError check_gradient(Attention attention) {
                                   });
 }
 
-/// An error of 0.2 of the range [-1, 1] in hidden pixels, and of more elsewhere, is 20 dB.
+/// PSNR of an error of 0.2 in hidden pixels, and a larger error elsewhere; expected are 20 dB.
 inline double psnr_of_a_tenth() {
   const Clip<double> clip{mhla::Matrix<double>::Constant(2, 3, 0.5), {1, 0}, {}};
   mhla::Matrix<double> restored = clip.patches;

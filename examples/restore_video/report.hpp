@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the user sees at the end: a table, a JSON of all results, and a picture of frames.
+/// The output: a table, a JSON of all results, and a picture of frames.
 
 #include <algorithm>
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Result : examples::Outcome<Settings> {
   double training_psnr() const { return Squares{training_loss(), 1}.psnr(); }  ///< dB
 };
 
-/// PSNR of what fills holes without learning.
+/// PSNR of fillings without learning.
 struct Baselines {
   double mean, nearest_frame;
   std::size_t hardest = 0;  ///< the clip that the nearest frame fills worst: that of the picture
@@ -70,7 +70,7 @@ inline picture::Picture row_of_frames(const mhla::Matrix<float>& patches, const 
                                       Index height, Index gap) {
   constexpr Index kShown = 6;
   mhla::Matrix<float> image = mhla::Matrix<float>::Zero(kColours * s.frames * s.height, s.width);
-  mhla::patches_adjoint(patches, s.patches(), image);  // puts patches where they came from
+  mhla::patches_adjoint(patches, s.patches(), image);  // puts patches back into the image
   const Index width = std::max<Index>(height * s.width / s.height, 1),
               shown = std::min(kShown, s.frames);
   picture::Picture row(height, shown * (width + gap) - gap);
@@ -92,7 +92,7 @@ inline picture::Picture row_of_frames(const mhla::Matrix<float>& patches, const 
   return row;
 }
 
-/// Frames of a clip: as a model sees them, as the models restore them, as they are.
+/// Draws frames of a clip: masked, restored by each model, and true.
 inline picture::Picture strip(const Clip<float>& clip, const std::vector<Result>& results,
                               const Baselines& baselines) {
   constexpr Index kHeight = 132, kGap = 6, kLetters = 26, kLetterSize = 2;

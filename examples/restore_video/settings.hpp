@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What makes a model that restores videos.
+/// Settings of a model that restores videos.
 
 #include <mhla/layer/patch_embedding.hpp>
 #include <mhla/layer/video_block.hpp>
@@ -19,7 +19,7 @@ using mhla::Index;
 
 constexpr Index kColours = 3;
 
-/// Of a model. A token is a patch of one frame of a clip.
+/// Settings of a model. A token is a patch of one frame of a clip.
 struct Settings {
   Attention attention = Attention::kMhla;
   Index height = 0, width = 0;  ///< pixels of a frame: those of the video
@@ -39,7 +39,7 @@ struct Settings {
   Index tokens() const { return grid()[0] * grid()[1] * grid()[2]; }  ///< N
   Index span() const { return (frames - 1) * stride + 1; }  ///< frames of the video in a clip
   mhla::PatchGrid patches() const { return {kColours, {frames, height, width}, {1, patch, patch}}; }
-  /// MHLA has the most blocks M with M^2 <= N; linear attention is MHLA with a single one.
+  /// Blocks of tokens: MHLA has the most blocks M with M^2 <= N, linear attention a single block.
   mhla::GridShape layout() const {
     if (attention != Attention::kMhla) return {1, 1, 1};
     return mhla::suggest_grid(grid()).blocks;

@@ -1,4 +1,4 @@
-# Tests of restore_video; its gradients are checked by Example.restore_video. Videos are made here.
+# Tests of restore_video, on videos made here; Example.restore_video checks its gradients.
 
 set(work ${CMAKE_CURRENT_BINARY_DIR}/restore_video_videos)
 set(mhla_video ${work}/whole.ppm)

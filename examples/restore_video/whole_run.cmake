@@ -1,5 +1,5 @@
-# What restore_video promises of a whole run: the same results for any number of threads, and a
-# picture; of a file of frames as of what it draws itself. PROGRAM, VIDEO; WORK is a folder.
+# Checks a whole run of restore_video: equal results for any number of threads, and a picture, from
+# a file of frames and from a drawn video. PROGRAM, VIDEO; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)

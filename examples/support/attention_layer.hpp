@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What the examples of the attention layers share: weights to start from, files of them, and the
-/// check of a gradient.
+/// Shared parts of the examples of attention layers: initial weights, their files, and the check of
+/// a gradient.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ inline void expect(bool ok, const std::string& otherwise) {
   if (!ok) throw std::runtime_error("FAILED: " + otherwise);
 }
 
-/// Prints what went wrong and returns the exit status.
+/// Prints the error and returns the exit status.
 inline int report(const std::exception& e) {
   std::fprintf(stderr, "%s\n", e.what());
   return 1;
@@ -44,7 +44,8 @@ void set_random(L& layer) {
   }
 }
 
-/// The layer in a file, for the arguments FILE PREFIX, or without arguments one of random weights.
+/// The layer in a file, for the arguments FILE PREFIX, or without arguments a layer of random
+/// weights.
 template <class L>
 L load_or_make(int argc, char** argv, const typename L::Options& options) {
   expect(argc == 1 || argc == 3, "give a file and the prefix of the layer in it, or nothing");
@@ -64,9 +65,9 @@ void write(const L& layer, const std::string& prefix, const std::filesystem::pat
   file.write(path);
 }
 
-/// How far apart, relatively, are the derivative of <dy, y> that backward gives and that by central
-/// differences, along a random direction of x and of all parameters. In double about 1e-8, for the
-/// step is so small that features hardly ever cross the kink of relu.
+/// Relative difference between the derivative of <dy, y> by backward and by central differences,
+/// along a random direction of x and of all parameters. It is about 1e-8 in double: the step is so
+/// small that features hardly ever cross the kink of relu.
 template <class L>
 double derivative_error(const L& layer, const mhla::Matrix<double>& x) {
   constexpr double kStep = 1e-8;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The three attentions that examples compare, how mixing matrices start, and names of choices as
-/// on the command line and in files.
+/// The three attentions that examples compare, the starts of mixing matrices, and the names of
+/// choices on the command line and in files.
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ enum class Attention { kSoftmax, kLinear, kMhla };
 inline const std::map<std::string, Attention> kAttentions{
     {"softmax", Attention::kSoftmax}, {"linear", Attention::kLinear}, {"mhla", Attention::kMhla}};
 
-/// Every block reads all it may alike, or near ones more.
+/// Initial coefficients: equal for all blocks that a block may read, or larger for near blocks.
 enum class MixingStart { kUniform, kLocality };
 
 inline const std::map<std::string, MixingStart> kMixingStarts{{"uniform", MixingStart::kUniform},

@@ -19,7 +19,7 @@ LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
 
 
 def smoothed(losses, width):
-    """Means over `width` steps that end at each step, from the first whole one on."""
+    """Means over the last `width` steps at each step, from the first complete mean on."""
     sums = [0.0]
     for loss in losses:
         sums.append(sums[-1] + loss)
@@ -27,7 +27,7 @@ def smoothed(losses, width):
 
 
 def draw_losses(axes, results, what, outcome):
-    """The losses of all results; outcome(result) stands beside the name of each."""
+    """Draws the losses of all results, with outcome(result) beside each name."""
     steps = max(len(result["losses"]) for result in results)
     width = max(1, min(steps // 20, 100))
     largest = 0.0

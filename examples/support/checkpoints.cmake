@@ -1,9 +1,8 @@
-# What trainings promise of checkpoints: a run that a signal stops and --resume goes on with ends
-# with the bits of one that was not stopped; a checkpoint that is broken or of another run is
-# refused with a reason.
+# Checks checkpoints of trainings. A run that a signal stops and --resume continues gives the bits
+# of a run without a stop. A checkpoint that is broken or of another run is refused with a reason.
 #
-# PROGRAM; NAME, that of the program in its files; ARGUMENTS of a run of mhla alone, of some seconds
-# after its first step; KEYS of its result that are compared; WORK is a folder.
+# PROGRAM; NAME of the program in its files; ARGUMENTS of a run of mhla alone that takes some
+# seconds after its first step; KEYS of its result that are compared; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/whole_run.cmake)
@@ -25,7 +24,7 @@ function(break_with command)
                   COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# One run stops at Ctrl-C, as soon as it has said where it is.
+# One run stops at Ctrl-C, after its first line of progress.
 string(JOIN "' '" words ${ARGUMENTS})
 execute_process(
   COMMAND bash -c "'${PROGRAM}' '${words}' --output stopped 2>stopped.log & run=$!

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// How long a call takes.
+/// Time of a call.
 
 #include <algorithm>
 #include <chrono>
@@ -9,9 +9,9 @@
 
 namespace examples {
 
-/// Seconds of call(), with prepare() before each, outside of the time: the median of at least 3
-/// calls and of as many as fit in `budget` seconds, behind one that warms caches and memory. A call
-/// longer than the budget is made once.
+/// Seconds of call(), the median of at least 3 calls and of as many as fit in `budget` seconds. A
+/// first call warms caches and memory. prepare() precedes each call and is not timed. A call longer
+/// than the budget is made once.
 template <class Call, class Prepare>
 double seconds_of(double budget, Call&& call, Prepare&& prepare) {
   using Clock = std::chrono::steady_clock;

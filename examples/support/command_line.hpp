@@ -15,7 +15,7 @@
 
 namespace examples {
 
-/// Neither NaN nor infinity, which ranges of CLI11 let pass.
+/// Refuses NaN and infinity, which ranges of CLI11 let pass.
 inline CLI::Validator finite() {
   return {[](const std::string& word) {
             const bool right = std::isfinite(std::strtod(word.c_str(), nullptr));
@@ -36,22 +36,22 @@ void add_choice(CLI::App& app, const char* option, E& value, const std::map<std:
       ->default_str(start);
 }
 
-/// An option and its value in a quick run.
+/// An option and its value with --quick.
 struct QuickValue {
   const char* option;
   mhla::Index& value;
   mhla::Index quick;
 };
 
-/// Sets the quick values of options that the command line, which has been parsed, leaves out.
+/// Sets the quick values of options that the parsed command line leaves out.
 inline void set_quick_values(const CLI::App& app, std::initializer_list<QuickValue> all) {
   for (const auto& [option, value, quick] : all) {
     if (app.count(option) == 0) value = quick;
   }
 }
 
-/// Returns body(app), the status of the program: 2 for what is wrong in the command line, 1 for any
-/// other error, each with a line that says what.
+/// Returns body(app), the status of the program. Prints errors, and returns 2 for an error in the
+/// command line, 1 for any other error.
 template <class Body>
 int with_command_line(const char* program, const char* description, Body&& body) {
   CLI::App app(description);

@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// What programs share that train a model once for each attention: options, checks before the
-/// first step, and the loop over the attentions. A training is saved to
-/// PREFIX.ATTENTION.safetensors every minute, at Ctrl-C and at the end; --resume goes on from
-/// there, to the same bits as without a stop.
+/// Shared parts of programs that train a model once per attention: options, checks before the first
+/// step, and the loop over the attentions. A training is saved to PREFIX.ATTENTION.safetensors
+/// every minute, at Ctrl-C and at the end. --resume continues it to the same bits as without a
+/// stop.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -24,7 +24,7 @@
 
 namespace examples {
 
-/// What the command line of each of them says.
+/// Options of the command line of each program.
 struct Comparison {
   explicit Comparison(std::string name, const Schedule& s = {})
       : program(std::move(name)), schedule(s) {}
@@ -43,7 +43,8 @@ struct Comparison {
   }
 };
 
-/// \param quick, check  what these options do
+/// Adds the options of a run.
+/// \param quick, check  descriptions of these options
 inline void add_run_options(CLI::App& app, Comparison& o, const char* quick, const char* check) {
   app.add_flag("--quick", o.quick, quick);
   app.add_option("--threads", o.threads, "workers")->check(CLI::Range(1, 1024));
@@ -61,14 +62,15 @@ inline void add_attention_option(CLI::App& app, Comparison& o) {
       ->take_all();
 }
 
-/// \param of  what follows from the seed
+/// Adds the option of the seed.
+/// \param of  the data that follow from the seed
 inline void add_seed_option(CLI::App& app, mhla::Index& seed, const char* of) {
   app.add_option("--seed", seed, of)
       ->check(CLI::Range(mhla::Index{0}, std::numeric_limits<mhla::Index>::max()));
 }
 
-/// Begins the group of the training's options, but for its length.
-/// \param items  of which a step has some
+/// Begins the group of the training's options, without its length.
+/// \param items  name of the items of a step
 inline void add_training_options(CLI::App& app, Comparison& o, const std::string& items,
                                  mhla::Index most) {
   app.option_defaults()->group("Training");
@@ -76,7 +78,7 @@ inline void add_training_options(CLI::App& app, Comparison& o, const std::string
       ->check(CLI::Range(mhla::Index{1}, most));
   app.add_option("--rate", o.schedule.rate, "largest learning rate")->check(CLI::Number);
 }
-/// The length, where it is an option of its own.
+/// Adds the option of the training's length.
 inline CLI::Option* add_steps_option(CLI::App& app, Comparison& o) {
   return app.add_option("--steps", o.schedule.steps, "of training")
       ->check(CLI::Range(mhla::Index{1}, mhla::Index{100'000'000}));
@@ -107,8 +109,8 @@ struct Outcome {
   }
 };
 
-/// What run_one(settings) returns for each attention; nothing if that is nothing for one of them,
-/// which is how it says that there was an interrupt.
+/// Results of run_one(settings) for each attention; nothing after an interrupt, for which run_one
+/// returns nothing.
 template <class Settings, class RunOne>
 auto run_each(const Comparison& o, Settings settings, RunOne&& run_one)
     -> std::optional<std::vector<typename decltype(run_one(settings))::value_type>> {
@@ -123,8 +125,8 @@ auto run_each(const Comparison& o, Settings settings, RunOne&& run_one)
   return results;
 }
 
-/// The part of a training that is the same for all programs.
-/// \param depends  what it depends on besides the schedule
+/// The part of a training that is equal for all programs.
+/// \param depends  settings and data that the training depends on besides the schedule
 inline TrainingRun training_run(const Comparison& o, Attention attention, nlohmann::json depends) {
   const std::string name = name_of(kAttentions, attention);
   depends["schedule"] = o.schedule;

@@ -42,8 +42,8 @@ inline Picture resized(const stbi_uc* from, Index h, Index w, Index height, Inde
   return picture;
 }
 
-/// The picture in a PNG or JPEG file, resized to a longer side of `side` pixels and cropped to
-/// whole patches of `patch` pixels, at least one. w and h become the file's width and height.
+/// The picture in a PNG or JPEG file, resized to a longer side of `side` pixels. It is cropped to
+/// whole patches of `patch` pixels, at least one. Sets w and h to the file's width and height.
 /// \throws std::runtime_error naming the file and what is wrong with it.
 inline Picture load(const std::string& path, Index side, Index patch, int& w, int& h) {
   const Freed file(stbi_load(path.c_str(), &w, &h, nullptr, 3), stbi_image_free);
@@ -84,14 +84,14 @@ inline Color inferno(double t, double gray) {
   return (255 * (0.85 * sum + gray).max(0).min(1)).cast<stbi_uc>();
 }
 
-/// Writes lines of text, `size` pixels to a unit of the font: capitals have 7 units, lines 12. What
-/// does not fit the canvas is cut off.
+/// Writes lines of text, cut off at the canvas. A unit of the font has `size` pixels; capitals have
+/// 7 units, lines 12.
 inline void write(Picture& canvas, Index x, Index y, Index size, const Color& color,
                   std::string lines) {
   struct Corner {
     float x, y, z, color;
   };
-  std::vector<Corner> corners(100 * lines.size());  // 4 a stroke, at most 25 strokes a letter
+  std::vector<Corner> corners(100 * lines.size());  // 4 per stroke, at most 25 strokes per letter
   const int strokes = stb_easy_font_print(0, 0, lines.data(), nullptr, corners.data(),
                                           static_cast<int>(corners.size() * sizeof(Corner)));
   for (std::size_t s = 0; s < 4 * static_cast<std::size_t>(strokes); s += 4) {

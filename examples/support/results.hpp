@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What a run leaves: a JSON of its results, and a picture that a Python script draws of it.
+/// Files of a run: a JSON of its results, and a picture that a Python script draws from it.
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -26,10 +26,10 @@ inline void expect_folder(const char* option, const std::filesystem::path& file)
 }
 
 /// Writes the whole file or, with an exception, nothing. Follows symbolic links.
-/// \param indent  spaces a level, or -1 for a single line
+/// \param indent  spaces per level, or -1 for a single line
 inline void write_results(const std::filesystem::path& path, const nlohmann::json& json,
                           int indent = -1) {
-  // Names of files may be no UTF-8, which JSON is.
+  // JSON is UTF-8; names of files may not be.
   const std::string text =
       json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
   mhla::detail::ReplacementFile file(path);
@@ -37,9 +37,9 @@ inline void write_results(const std::filesystem::path& path, const nlohmann::jso
   file.replace_target();
 }
 
-/// Runs a script of Python that draws `json` into `picture`; its status 3 says that this Python has
-/// no matplotlib.
-/// \returns whether there is a picture; if not, a line on stderr says why.
+/// Runs a Python script that draws `json` into `picture`. The script's status 3 means that this
+/// Python has no matplotlib.
+/// \returns true if there is a picture; otherwise prints the reason on stderr.
 inline bool draw(const std::string& script, const std::filesystem::path& json,
                  const std::filesystem::path& picture) {
   for (const char* const python :
@@ -62,7 +62,7 @@ inline bool draw(const std::string& script, const std::filesystem::path& json,
   return false;
 }
 
-/// Writes PREFIX.json and draws it into PREFIX.png; prints the names of those that are there.
+/// Writes PREFIX.json, draws it into PREFIX.png, and prints the names of the written files.
 inline void write_and_draw(const std::string& prefix, const nlohmann::json& json,
                            const std::string& script) {
   const std::string results = prefix + ".json", picture = prefix + ".png";

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A training by AdamW, from the start or from a checkpoint to its end or to Ctrl-C: warm-up and
-/// cosine decay of the rate, a bound on the gradient, a line that says where it is, and a
+/// A training by AdamW, from the start or from a checkpoint, to its end or to Ctrl-C. It has
+/// warm-up and cosine decay of the rate, a bound on the gradient and a progress line. It writes a
 /// checkpoint every minute, at Ctrl-C and at the end.
 
 #include <algorithm>
@@ -52,7 +52,7 @@ inline double last_mean(std::span<const double> losses, std::size_t count) {
   return sum / static_cast<double>(last.size());
 }
 
-/// What is trained, and where it is saved.
+/// The run of a training, and its file.
 struct TrainingRun {
   std::string name;  ///< of what is trained
   std::filesystem::path checkpoint;
@@ -64,11 +64,11 @@ struct TrainingRun {
   std::function<bool()> stop = interrupted;  ///< asked behind each step
 };
 
-/// Takes the steps that are left, and saves. Behind an interrupt, a line says so.
+/// Takes the remaining steps, and saves; prints a line after an interrupt.
 /// \param learn  learn(step, gradient) writes the gradient and returns the loss
-/// \param update called when the parameters have changed
-/// \param show   show(mean loss of 50 steps, steps in a second) is what the line says of them
-/// \returns steps in a second; examples::interrupted() says whether these are all
+/// \param update called after each step
+/// \param show   show(mean loss of 50 steps, steps per second) returns the progress text
+/// \returns steps per second; examples::interrupted() is true if steps remain
 /// \throws std::runtime_error if the loss is not finite; what load_checkpoint throws.
 template <class T, class Learn, class Update, class Show>
 double train(const TrainingRun& run, const Schedule& schedule, TrainingState<T>& state,

@@ -1,10 +1,10 @@
-# Parts of tests of whole runs: an empty folder WORK, programs that end as expected, and results that
-# are the same.
+# Parts of tests of whole runs: an empty folder WORK, programs that end as expected, and equal
+# results.
 
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 
-# Runs a command, which is to end with the status `expected`; `output` is what it printed.
+# Runs a command and expects the exit status `expected`; sets `output` to its output.
 function(run_program expected)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output
                   ERROR_VARIABLE errors)
@@ -27,8 +27,8 @@ function(expect_nothing_left_behind)
   endif()
 endfunction()
 
-# Fails unless two runs, FIRST.json and SECOND.json, have the same values of the keys in all of their
-# results, to the last digit.
+# Fails unless two runs, FIRST.json and SECOND.json, have the same values of the keys in all of
+# their results, to the last digit.
 function(expect_same_results first second)
   file(READ ${first}.json one)
   file(READ ${second}.json other)

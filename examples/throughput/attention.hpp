@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The three attentions of a block, alone: time, memory and operation counts of softmax, linear
-/// attention and MHLA on the same queries, keys and values.
+/// The three attentions without the rest of a block: time, memory and operation counts of softmax,
+/// linear attention and MHLA on the same queries, keys and values.
 
 #include <array>
 #include <cmath>
@@ -23,7 +23,7 @@ using Tokens = mhla::Matrix<float>;
 enum Attention { kSoftmax, kLinear, kMhla, kAttentions };
 inline constexpr std::array<const char*, kAttentions> kNames{"softmax", "linear", "mhla"};
 
-/// B x N tokens, H heads of D features and E values.
+/// Sizes: B x N tokens, H heads of D features and E values.
 struct Problem {
   Index batch, heads, width, values;
   mhla::GridShape grid, block;  ///< of tokens as they lie: MHLA's blocks
@@ -34,7 +34,7 @@ struct Problem {
   Index blocks() const { return tokens() / block_length(); }
 };
 
-/// Multiply-adds of an attention, two flops each; exponentials and feature maps are not counted.
+/// Flops of the multiply-adds of an attention; exponentials and feature maps are not counted.
 inline double flops_of(Attention attention, const Problem& p) {
   const auto n = static_cast<double>(p.tokens()), m = static_cast<double>(p.blocks());
   const auto d = static_cast<double>(p.width), e = static_cast<double>(p.values);
@@ -51,7 +51,7 @@ inline double flops_of(Attention attention, const Problem& p) {
   }
 }
 
-/// Time of an attention. Where softmax is too long, only so many of the queries were asked.
+/// Time of an attention. A long softmax is measured on a sample of queries.
 struct Timed {
   double seconds = 0;
   Index queries = 0;
@@ -60,7 +60,7 @@ struct Timed {
 /// \tparam Op  the operator of linear attention and MHLA
 template <class Op, bool kCausal>
 class AttentionRun {
-  static constexpr Index kPadding = 16;   // floats between rows, which else would share cache sets
+  static constexpr Index kPadding = 16;   // floats between rows, so that rows differ in cache sets
   static constexpr Index kSample = 8192;  // queries
 
  public:
@@ -136,8 +136,8 @@ class AttentionRun {
       if (attention == kMhla) mhla::bidirectional(in, blocks(), mixing_, op_, out, call);
     }
   }
-  /// Softmax of some queries, times their share: of all keys or, where it is causal, of half of
-  /// them, the mean of what a query reads. No seconds where all of it takes less than `longest`.
+  /// Time of softmax of some queries, scaled to all queries. They read all keys or, if causal, half
+  /// of the keys, the mean over queries. Zero seconds if all queries take less than `longest`.
   Timed sample(double longest, const mhla::Call& call) {
     mhla::BatchInputs<float> in = inputs();
     mhla::TensorView<float> out = heads(out_, p_.values);

@@ -1,8 +1,8 @@
-"""Draws what throughput and torch_peers.py wrote: chart.py PICTURE.svg FILES.json...
+"""Draws results of throughput and torch_peers.py: chart.py PICTURE.svg FILES.json...
 or the table of a page, under its heading Throughput: chart.py PICTURE.svg PAGE.md
 
-Left the images a second of DiT-S/2 over their size; right how much faster models are with MHLA than
-with softmax: as measured, by the operation counts and over PyTorch's compiled softmax.
+On the left are images per second of DiT-S/2 over their size. On the right is the speed of models
+with MHLA over softmax: measured, by operation counts, and over PyTorch's compiled softmax.
 """
 
 import json
@@ -20,7 +20,7 @@ WIDE = {"linear": {"linewidth": 5, "markersize": 9}}  # is seen under MHLA, whic
 
 
 def draw_sizes(axes, results, peers):
-    """Images a second of DiT-S/2."""
+    """Draws images per second of DiT-S/2."""
     def draw(points, kind, style, suffix):
         points = sorted((int(row["input"].split()[0]), rate) for row, rate in points)
         if points:
@@ -46,7 +46,7 @@ def draw_sizes(axes, results, peers):
 
 
 def draw_ratios(axes, results, peers):
-    """Time with softmax over time with MHLA, case by case."""
+    """Draws time with softmax over time with MHLA, case by case."""
     compiled = {(row["model"], row["input"]): row["over_mhla"] for row in peers
                 if row["attention"] == "softmax"}
     ratios = lambda row, key: row[key]["softmax"] / row[key]["mhla"]
@@ -70,7 +70,7 @@ def draw_ratios(axes, results, peers):
 
 
 def of_table(page):
-    """What the table of a page says, as the files have it: ratios of times and of operations, with
+    """The table of a page in the form of the JSON files: ratios of times and of operations, with
     those of MHLA as 1.
     """
     table = re.search(r"\n## Throughput\n.*?\n(\|.*?)\n\n", page, re.S)[1]

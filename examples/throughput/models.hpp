@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The models that are measured: their sizes, and the library's blocks they are made of.
+/// The measured models: their sizes, and the library's blocks in them.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@ inline mhla::Operator<mhla::Relu, mhla::Relu, mhla::AnyNormalizer> vision_operat
   return {{1e-6}, {1e-6}, mhla::CrossQuery{1e-6}};
 }
 
-/// Images of side x side tokens, block after block, in blocks x blocks blocks.
+/// Images of side x side tokens, block by block, in blocks x blocks blocks.
 struct Images {
   Index side, blocks, heads, channels, batch;
 
@@ -132,7 +132,7 @@ inline Result decode(Index tokens, const Settings& s) {
   return measure_decoding(what, language_options(p), p, s);
 }
 
-/// A model, the inputs that are measured, and the one of --quick.
+/// A model, its measured inputs, and the input of --quick.
 struct Model {
   std::string name;
   std::vector<Index> inputs;

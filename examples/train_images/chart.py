@@ -1,7 +1,7 @@
-"""Draws what train_images wrote: chart.py RESULTS.json PICTURE.png
+"""Draws the results of train_images: chart.py RESULTS.json PICTURE.png
 
-Above the training loss of each attention, smoothed; below, for each layer with a mixing matrix, the
-matrix as it started and as it was learned.
+The upper row has the smoothed training loss of each attention. The lower rows have, for each layer
+with a mixing matrix, the initial and the learned matrix.
 """
 
 import os
@@ -12,7 +12,7 @@ from charts import draw_losses, plt, save  # noqa: E402
 
 
 def draw_mixing(figure, places, initial, learned, layer):
-    """A pair of matrices on one scale of colours."""
+    """Draws a pair of matrices on one scale of colours."""
     most = max(max(map(max, initial)), max(map(max, learned)))
     for place, matrix, title in zip(places, (initial, learned), ("at the start", "learned")):
         image = place.imshow(matrix, vmin=0, vmax=most, cmap="viridis")

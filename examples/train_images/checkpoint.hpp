@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What is trained of a model, and the model of a checkpoint.
+/// The trained tensors of a model, and the model of a checkpoint.
 
 #include <algorithm>
 #include <exception>
@@ -18,8 +18,8 @@ namespace train_images {
 
 inline constexpr char kProgram[] = "train_images";  ///< whose checkpoints these are
 
-/// A training at its first step.
-/// \param row  room for the parameters, which are written there
+/// State of a training at its first step.
+/// \param row  overwritten by the parameters
 inline examples::TrainingState<float> state_of(const Model<float>& model, std::span<float> row) {
   std::ranges::copy(model.parameters(), row.begin());
   return {row, examples::Optimizer<float>(

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// A small vision transformer, forwards and backwards, on a few images at a time. The blocks are
-/// the library's.
+/// A small vision transformer on a few images, made of blocks of the library: forward and backward.
 ///
 ///     x = patches W + position                             [N,C]
 ///     x += attention(norm(x)),   x += mlp(norm(x))         in each block
@@ -33,7 +32,7 @@ inline constexpr double kNormEps = 1e-5;
 template <class T>
 class Model : public examples::BlockModel<mhla::DeitBlock<T>> {
  public:
-  /// With initial parameters.
+  /// Makes a model with initial parameters.
   explicit Model(const Settings& settings) : settings_(settings) {
     const Index c = settings.dim;
     this->add_dense("patch", c, kPatchPixels);
@@ -45,7 +44,7 @@ class Model : public examples::BlockModel<mhla::DeitBlock<T>> {
   }
 
   const Settings& settings() const { return settings_; }
-  /// Of each block; none but with MHLA.
+  /// Mixing matrix of each block; empty without MHLA.
   std::vector<mhla::Matrix<T>> mixing() const {
     std::vector<mhla::Matrix<T>> all;
     for (const mhla::Parameter& p : this->table().all()) {
@@ -57,8 +56,8 @@ class Model : public examples::BlockModel<mhla::DeitBlock<T>> {
   }
 
  private:
-  /// Those of tensors that two kinds of attention share are the same for the same seed, as nothing
-  /// random goes into a mixing matrix. Gains are 1, biases 0.
+  /// Initial parameters. Tensors that two kinds of attention share are equal for the same seed,
+  /// because mixing matrices are not random. Gains are 1, biases 0.
   std::vector<T> initial_parameters() const {
     examples::Random random(static_cast<std::uint64_t>(settings_.seed));
     std::vector<T> row(static_cast<std::size_t>(this->table().size()), T(0));
@@ -138,8 +137,9 @@ void forward(const Model<T>& model, Index images, Activations<T>& a) {
   mhla::dense(pooled, model.dense(p, "head"), a.logits.rows(images), call);
 }
 
-/// Adds the gradients of the parameters, given those of the logits in `a.dlogits`, after forward.
-/// \param gradient  laid out as the parameters
+/// Adds the gradients of the parameters, given `a.dlogits`, the gradient of the logits, after
+/// forward.
+/// \param gradient  in the layout of the parameters
 template <class T>
 void backward(const Model<T>& model, Index images, Activations<T>& a, std::span<T> gradient) {
   const auto p = model.parameters();

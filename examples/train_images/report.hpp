@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the user sees: a table, and a JSON of all results.
+/// The output: a table, and a JSON of all results.
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

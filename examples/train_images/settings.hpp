@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What makes a model: its attention, its sizes, and how its mixing matrices start.
+/// Settings of a model: its attention, its sizes, and the start of its mixing matrices.
 
 #include <algorithm>
 #include <mhla/layer/vision_block.hpp>
@@ -20,7 +20,7 @@ using examples::kMixingStarts;
 using examples::MixingStart;
 using examples::name_of;
 
-/// Of a model. Settings with a mixing matrix have no effect on softmax and linear attention.
+/// Settings of a model. Settings of mixing have no effect on softmax and linear attention.
 struct Settings {
   Attention attention = Attention::kMhla;
   Index dim = 32;     ///< C, channels of a token
@@ -32,11 +32,12 @@ struct Settings {
   bool freeze_mixing = false;
   Index seed = 1;
 
-  /// Linear attention is MHLA with one block of all tokens, whose coefficient stays 1.
+  /// True for trained mixing matrices. Linear attention is MHLA with one block, whose coefficient
+  /// stays 1.
   bool trains_mixing() const { return attention == Attention::kMhla && !freeze_mixing; }
 };
 
-/// A block of which M make up the 16 x 16 tokens, square or twice as high as wide.
+/// Shape of one of M blocks that divide the 16 x 16 tokens: square, or twice as high as wide.
 /// \throws std::runtime_error unless M is a power of two up to N.
 inline mhla::GridShape token_block(Index blocks) {
   Index rows = 1, columns = 1;  // of blocks
@@ -48,7 +49,7 @@ inline mhla::GridShape token_block(Index blocks) {
   return {kSide / rows, kSide / columns};
 }
 
-/// Of a block of the model: DeiT's, with the paper's operator.
+/// Options of a block of the model: DeiT's, with the paper's operator.
 inline mhla::DeitOptions block_options(const Settings& s) {
   return {.attention = {.heads = s.heads,
                         .tokens = {kSide, kSide},

@@ -1,4 +1,4 @@
-# Tests of train_images; its gradients are checked by Example.train_images.
+# Tests of train_images; Example.train_images checks its gradients.
 
 if(EXISTS ${mhla_fashion_mnist})
   example_whole_run_test(train_images -DDATA=${mhla_fashion_mnist})

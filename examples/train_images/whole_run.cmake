@@ -1,5 +1,5 @@
-# What train_images promises of a whole run: the same losses for any number of threads, and a model
-# that reads back from its file with the same test accuracy. PROGRAM, DATA; WORK is a folder.
+# Checks a whole run of train_images: equal losses for any number of threads, and a model that is
+# read back from its file with the same test accuracy. PROGRAM, DATA; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)

@@ -1,7 +1,7 @@
-"""Draws what write_text wrote: chart.py RESULTS.json PICTURE.png
+"""Draws the results of write_text: chart.py RESULTS.json PICTURE.png
 
-The training loss of each attention, smoothed, and what a token costs by its position: time, and
-memory of what the model has seen.
+The smoothed training loss of each attention, and the cost per token by position: time, and memory
+of the states.
 """
 
 import os

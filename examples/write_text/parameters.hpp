@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// The parameters of a model in one row of numbers, where in it each tensor lies, and what they are
-/// before training.
+/// The parameters of a model in one row of numbers, the place of each tensor, and initial values.
 
 #include <cmath>
 #include <mhla/layer/parameters.hpp>
@@ -20,7 +19,7 @@ namespace write_text {
 
 using mhla::ParameterPlace;
 
-/// Of a layer: x += out(norm(attention(lead(norm(x)))) * silu(gate)), x += mlp(norm(x)).
+/// Tensors of a layer: x += out(norm(attention(lead(norm(x)))) * silu(gate)), x += mlp(norm(x)).
 struct LayerPlaces {
   ParameterPlace norm;       ///< [C]
   ParameterPlace lead;       ///< [4C,C]: queries, keys, values, gates
@@ -89,8 +88,8 @@ inline std::vector<examples::TrainedTensor> trained_tensors(const Layout& layout
   return tensors;
 }
 
-/// The constraint of the mixing matrices, that of the released language layer: coefficients in
-/// [1e-5, 1], 0 above the diagonal.
+/// The constraint of mixing matrices of the released language layer: coefficients in [1e-5, 1], 0
+/// above the diagonal.
 template <class T>
 void constrain(const Layout& layout, std::span<T> row) {
   for (const LayerPlaces& layer : layout.layers) {
@@ -99,8 +98,8 @@ void constrain(const Layout& layout, std::span<T> row) {
   }
 }
 
-/// Parameters before training. Tensors that two kinds of attention share are the same for the same
-/// seed, as nothing random goes into a mixing matrix. What adds to x starts smaller, the more
+/// Initial parameters. Tensors that two kinds of attention share are equal for the same seed,
+/// because mixing matrices are not random. Weights of residual branches are smaller, the more
 /// layers there are.
 template <class T>
 std::vector<T> initial_parameters(const Layout& layout, const Settings& settings) {

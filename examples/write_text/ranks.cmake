@@ -1,5 +1,5 @@
-# What write_text promises of ranks: they train to the bits of one, and where one of them is
-# interrupted all stop, to go on with --resume. PROGRAM, TEXT; RANKS starts three; WORK is a folder.
+# Checks ranks of write_text. They give the bits of one rank. If one rank is interrupted, all stop,
+# and --resume continues. PROGRAM, TEXT; RANKS, which starts three; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
@@ -13,7 +13,7 @@ endfunction()
 
 run(${PROGRAM} --output one)
 
-# The process that wrote its number last is interrupted as soon as the first rank has said where it is.
+# The process that wrote its number last is interrupted after the first line of progress of rank 0.
 string(JOIN "' '" words ${RANKS} bash -c "echo $$ >>ranks && exec \"$@\"" rank ${PROGRAM}
        ${arguments})
 execute_process(

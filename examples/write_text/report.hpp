@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What the user sees at the end: tables, paragraphs, and a JSON of all results.
+/// The output: tables, paragraphs, and a JSON of all results.
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@
 
 namespace write_text {
 
-/// The outcome of one training, whose losses are bits a byte.
+/// The outcome of one training; its losses are bits per byte.
 struct Result : examples::Outcome<Settings> {
   double held_out_bits = 0;  ///< a byte
   double bytes_per_second = 0;
@@ -24,7 +24,7 @@ struct Result : examples::Outcome<Settings> {
   std::optional<StreamProof> proof{};  ///< of MHLA
 };
 
-/// What a terminal shows: bytes that are not printable ASCII or a new line become question marks.
+/// Text for a terminal: bytes except printable ASCII and new lines become question marks.
 inline std::string printable(std::string bytes) {
   for (char& byte : bytes) {
     if (byte != '\n' && (byte < ' ' || byte > '~')) byte = '?';
@@ -38,7 +38,8 @@ inline void print_paragraphs(const std::vector<Result>& results) {
   }
 }
 
-/// \returns whether token by token is what the whole sequence is
+/// Prints the proofs of streaming.
+/// \returns true if token by token equals the whole sequence
 inline bool print_proofs(const std::vector<Result>& results) {
   bool ok = true;
   for (const Result& r : results) {

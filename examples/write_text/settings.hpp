@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What makes a language model.
+/// Settings of a language model.
 
 #include <mhla/core/scalar.hpp>
 #include <nlohmann/json.hpp>
@@ -16,9 +16,9 @@ using examples::Attention;
 using examples::MixingStart;
 using mhla::Index;
 
-constexpr Index kBytes = 256;  // what a token can be
+constexpr Index kBytes = 256;  // number of different tokens
 
-/// Of a model. The block and what is said of mixing have an effect on MHLA alone.
+/// Settings of a model. Settings of blocks and mixing have an effect on MHLA alone.
 struct Settings {
   Attention attention = Attention::kMhla;
   Index dim = 128;                           ///< C, channels of a token

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A training on a text (support/training_loop.hpp), and what the command line says of it.
+/// A training on a text (support/training_loop.hpp), and its options of the command line.
 
 #include <CLI/CLI.hpp>
 #include <limits>
@@ -34,7 +34,7 @@ inline void add_text_options(CLI::App& app, TrainingOptions& o) {
       ->check(CLI::Range(Index{0}, std::numeric_limits<Index>::max()));
 }
 
-/// Those of the model, but for its attention, and of its training.
+/// Adds options of the model, except its attention, and of its training.
 inline void add_model_options(CLI::App& app, TrainingOptions& o) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
   app.option_defaults()->group("Model");
@@ -52,7 +52,7 @@ inline void add_model_options(CLI::App& app, TrainingOptions& o) {
   add_steps_option(app, o);
 }
 
-/// What --quick says where the command line, which has been parsed, does not.
+/// Sets the values of --quick for options that the parsed command line leaves out.
 /// \throws std::runtime_error naming the option.
 inline void complete(const CLI::App& app, TrainingOptions& o) {
   if (o.quick) {
@@ -72,7 +72,7 @@ struct Trained {
   double bytes_per_second = 0;  ///< that were read in this run
 };
 
-/// Trains to the end or to an interrupt. Rank 0 says where it is, and saves.
+/// Trains to the end or to an interrupt. Rank 0 prints the progress and saves.
 template <mhla::distributed::Communicator C>
 Trained train(C& comm, Model<float>& model, const TrainingOptions& o, const Text& text,
               Workers<float>& workers) {

@@ -1,6 +1,6 @@
-# What write_text promises of a whole run: the same results for any number of threads, and that MHLA
-# token by token is MHLA over the whole sequence, after training; a frozen mixing matrix is no
-# optimiser's, and in no checkpoint. PROGRAM, TEXT; WORK is a folder.
+# Checks a whole run of write_text. Results are equal for any number of threads. After training,
+# MHLA token by token equals MHLA over the whole sequence. A frozen mixing matrix has no state of
+# the optimiser, and is in no checkpoint. PROGRAM, TEXT; WORK, a folder.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
@@ -18,7 +18,7 @@ expect_same_results(${WORK}/1 ${WORK}/3 losses held_out_bits paragraph)
 
 file(READ ${WORK}/1.json one)
 foreach(attention RANGE 2)
-  # Memory of what has been seen: flat but with softmax, where it grows with the position.
+  # Memory of the states is constant except with softmax, where it grows with the position.
   string(JSON early GET "${one}" results ${attention} tokens 0 state_bytes)
   string(JSON late GET "${one}" results ${attention} tokens 3 state_bytes)
   math(EXPR growth "${late} / ${early}")
