@@ -181,7 +181,7 @@ struct BatchMask {
   requires std::same_as<typename M::Scalar, bool> BatchMask(const M& m)  // NOLINT
       : BatchMask(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
   /// Masks of one length for B items, one after another.
-  /// \throws shape_error unless there are as many flags for each.
+  /// \throws shape_error unless flags.size() is a multiple of `batch`.
   template <Flags R>
   BatchMask(const R& flags, Index batch)
       : keep(detail::bytes_of(flags)),

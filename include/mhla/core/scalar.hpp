@@ -5,13 +5,13 @@
 ///
 /// Words of the library:
 ///   block    tokens that share a summary          summary  S_b [D,E] of a block, with z_b [D]
-///   run      consecutive tokens of a block        mixture  S~_i, what a query block reads
+///   run      consecutive tokens of a block        mixture  S~_i, read by a query block
 ///   slot     place of a token in its block        group    query blocks mixed together
 ///   strip    up to 64 kept tokens                 slab     some features of all summaries
 ///   panel    some columns of a product            tile     some rows of it, in registers or packed
 ///   band     nonzero places of a mixing matrix    span     columns that a row of a band has
 ///   head     one [N,D] problem                    pair     one head of one sequence of a batch
-///   form     a way to compute attention           unit     what multiplies: vectors, or AMX
+///   form     a way to compute attention           unit     hardware for products: vectors, AMX
 ///   packet   a vector register of numbers         worker   one of an executor's threads
 ///   kept     not masked (token), or left for the backward form (summary)
 ///

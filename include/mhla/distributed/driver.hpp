@@ -159,7 +159,7 @@ void run_ranks(C& comm, const Form& form, const In& in,
     const Split& split = splits[static_cast<std::size_t>(s)];
     Pair& pair = pairs[p];
     if (step == 0) {
-      pair.wait();  // for the pair before, whose memory it takes
+      pair.wait();  // for the previous pair, whose memory it reuses
       auto& head =
           pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
       pair.summaries().begin(split.summaries,

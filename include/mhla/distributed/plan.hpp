@@ -31,7 +31,7 @@ struct HeadWidths {
   Index features;                      ///< D, after the feature map
   Index values;                        ///< E
   WeightSums sums = WeightSums::kOwn;  ///< that the normaliser reads
-  Index normalizer_features = 0;       ///< of the denominator's own keys, 0 for none
+  Index normalizer_features = 0;       ///< of the denominator's separate keys, 0 for none
   Index block_length = 0;              ///< W, of CrossQuery
 };
 
@@ -39,7 +39,7 @@ struct HeadWidths {
 struct Plan {
   bool to_all;           ///< every rank reads all blocks: one all_gather; else an exchange
   Index sent, received;  ///< forward, of summaries; a block sent to two ranks counts twice
-  Index gradients_sent;  ///< for gradients besides, of mixtures
+  Index gradients_sent;  ///< additionally for gradients, of mixtures
   Index gradients_received;
   Index block_bytes;  ///< of one block's summary
 

@@ -65,7 +65,7 @@ class ThreadTransfer {
 };
 static_assert(Transfer<ThreadTransfer>);
 
-/// A thread that its destructor joins, as that of std::jthread, which libc++ 14 lacks.
+/// A thread whose destructor joins it, like std::jthread, which libc++ 14 lacks.
 struct JoinedThread : std::thread {
   using std::thread::thread;
   ~JoinedThread() { join(); }

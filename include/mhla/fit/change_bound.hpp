@@ -12,7 +12,7 @@
 /// w_j = phi(q_t) . phi(k_j). They are the sums of the error bounds (accuracy, in the library's
 /// page). Rounding in double is added, so the bound holds for exact arithmetic. In 21,000 random
 /// problems it was never violated, and in half of them it was at most 3 times the change. It does
-/// not see that outputs stay when a whole row is scaled.
+/// not detect that outputs stay when a whole row is scaled.
 /// Cost: three forward passes in double.
 
 #include <algorithm>

@@ -14,7 +14,7 @@
 /// mean of the denominators: otherwise small denominators would look good. normalize_rows makes
 /// rows sum to 1.
 ///
-///     mhla::MixingFit<float> fit(mhla::locality(blocks));  // or with a pattern: what it may use
+///     mhla::MixingFit<float> fit(mhla::locality(blocks));  // or a banded or sparse start
 ///     for (const auto& example : examples) fit.add(example.in, blocks, op, example.target);
 ///     const auto m = fit.solve();  // fit.residual(m).total
 ///

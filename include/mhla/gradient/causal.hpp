@@ -1,8 +1,9 @@
 #pragma once
 
 /// \file
-/// The gradient of causal attention (attention/causal.hpp): that of bidirectional.hpp with the
-/// mixtures S~_i of earlier blocks, and inside a block that of causal_block.hpp, strip by strip.
+/// The gradient of causal attention (attention/causal.hpp). Between blocks it is that of
+/// bidirectional.hpp, with mixtures S~_i of earlier blocks. Inside a block it is that of
+/// causal_block.hpp, strip by strip.
 ///
 /// Query t reads keys 0..t only, so dq_t depends on no later token, and dk_j, dv_j on no query
 /// before j. Later tokens enter no sum, not even multiplied by zero.
@@ -194,7 +195,7 @@ class CausalGradient {
   Workers<Worker> workers_;
 };
 
-/// The work of one head, by its mixing; that of decaying matrices is in causal_decay.hpp.
+/// Head gradient for a mixing matrix; for decaying matrices see causal_decay.hpp.
 template <class A, Scalar T, Partition Blocks, class Op>
 auto causal_head_gradient(const char* function, Arena& arena, Arena* kept,
                           const MixingView<const A>&, const Inputs<T>& in, const Blocks& blocks,

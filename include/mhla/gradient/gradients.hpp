@@ -28,7 +28,7 @@ struct Gradients {
   MatrixView<T> q{};             ///< [Nq, width of q]
   MatrixView<T> k{};             ///< [Nk, width of k]
   MatrixView<T> v{};             ///< [Nk, E]
-  MatrixView<T> normalizer_q{};  ///< if the denominator has its own queries and keys
+  MatrixView<T> normalizer_q{};  ///< if the denominator has separate queries and keys
   MatrixView<T> normalizer_k{};
 };
 
@@ -38,7 +38,7 @@ struct BatchGradients {
   TensorView<T> q{};             ///< [B, Nq, H, width of q]
   TensorView<T> k{};             ///< [B, Nk, H, width of k]
   TensorView<T> v{};             ///< [B, Nk, H, E]
-  TensorView<T> normalizer_q{};  ///< if the denominator has its own queries and keys
+  TensorView<T> normalizer_q{};  ///< if the denominator has separate queries and keys
   TensorView<T> normalizer_k{};
 };
 

@@ -85,7 +85,7 @@ struct GradientScratch {
   KeyScratch<A> key_scratch() const { return {raw, keys, values}; }
 };
 
-/// One head: what is differentiated, and where its gradients go.
+/// One head: the tensors to differentiate, and their gradients.
 template <Scalar T, class Op>
 class HeadGradient {
   using A = accumulator_t<T>;
@@ -114,7 +114,7 @@ class HeadGradient {
 
   // --- query side ---
 
-  /// The queries of a strip whose do_t, or ds in their slot unless that is null, is not 0.
+  /// Selects the queries of a strip whose do_t, or ds of their slot unless null, is not 0.
   void select_queries(const Strip& from, const A* dslots, Strip& to) const {
     const auto counts = [&](Index t, Index place) {
       return (dslots && dslots[place] != 0) || !is_zero(dout_.row(t), dout_.cols, dout_.col_stride);

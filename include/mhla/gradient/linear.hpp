@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// The gradient of plain linear attention (attention/linear.hpp): that of MHLA with a single block.
+/// The gradient of plain linear attention (attention/linear.hpp), equal to MHLA with a single
+/// block.
 ///
 /// Cost: 10*N*D*E flops (causal: plus 2.5*N*64*(D+E)); memory D*E numbers, causal N*(D+E) +
 /// N*D*E/64. Source: derived from arXiv:2006.16236.
@@ -34,7 +35,7 @@ template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op
 std::size_t linear_bidirectional_gradient_workspace_bytes(const In& in, const Op& op,
                                                           const ExecutorRef& executor = {});
 
-/// The same for causal linear attention.
+/// Adds the gradients of causal linear attention.
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op>
 void linear_causal_gradient(const In& in, const Op& op,

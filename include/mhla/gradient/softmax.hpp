@@ -41,8 +41,8 @@ void softmax_bidirectional_gradient(const In& in,
                                     const detail::gradients_of<In>& gradients,
                                     const SoftmaxOptions& options = {}, const Call& call = {});
 
-/// The same for softmax_causal. Row t of the gradient of q reads no key or value after t, rows t of
-/// those of k and v no query or row of dout before t.
+/// Adds the gradients of softmax_causal. Row t of dq depends on no key or value after t. Rows t of
+/// dk and dv depend on no query or row of dout before t.
 template <AttentionInputs In>
 void softmax_causal_gradient(const In& in, const std::type_identity_t<detail::dout_of<In>>& dout,
                              const detail::gradients_of<In>& gradients,

@@ -215,7 +215,7 @@ class SoftmaxGradientHead {
     if (!gradients.v.absent()) add_to_tokens(w.values, tokens, size, gradients.v);
   }
 
-  /// Replaces scores by exp(score - largest), and by 1 after those of the keys that are read.
+  /// Replaces scores by exp(score - largest), and scores of keys that are not read by 1.
   void weigh(const TilePair& p, Rows<A> scores) const {
     for (Index r = 0; r < p.rows; ++r) {
       const A largest = queries_[p.first + r].largest;

@@ -158,7 +158,7 @@ inline constexpr std::size_t kSafetensorsMaxName = 1024;             ///< bytes
 inline constexpr std::size_t kSafetensorsMaxRank = 8;                ///< axes
 inline constexpr std::uint64_t kSafetensorsMaxHeader = 100'000'000;  ///< bytes, of the format
 
-/// Limits on what is read.
+/// Limits of the reader.
 struct SafetensorsOptions {
   /// The longest header that is read, in bytes; at most kSafetensorsMaxHeader.
   std::uint64_t header_limit = std::uint64_t{16} << 20;

@@ -15,12 +15,12 @@ struct vector_unit {};        ///< the vector instructions of the target
 struct amx : vector_unit {};  ///< the tiles of AMX, for bfloat16 tensors (stage/amx)
 
 struct TileShape {
-  int rows;          ///< of the register tile
-  int vectors;       ///< packets of a row of it
-  int narrow_rows;   ///< of a tile with fewer packets
+  int rows;          ///< rows of the register tile
+  int vectors;       ///< packets per row of the tile
+  int narrow_rows;   ///< rows of a tile with fewer packets
   Index slab;        ///< features of a slab of a summary, a few tiles (stage/summary.hpp)
-  int step_tokens;   ///< of a step of a recurrence (stage/recurrence.hpp)
-  int step_vectors;  ///< packets of a row of its state
+  int step_tokens;   ///< tokens per step of a recurrence (stage/recurrence.hpp)
+  int step_vectors;  ///< packets per row of the recurrence's state
 };
 
 /// | target        | tile  | why                                                           |

@@ -8,7 +8,7 @@
 ///     EluPlusOne          x + 1 for x > 0, otherwise e^x    1 for x > 0, otherwise y
 ///     Identity            x                                 1
 ///     Exp                 e^x                               y
-///     Elementwise<F, G>   f(x), a function of your own      g(x), if given
+///     Elementwise<F, G>   f(x), a user's function           g(x), if given
 ///
 /// Maps with weights or a wider range are in learned_feature_map.hpp. Nonnegative features keep the
 /// denominators of KeySum positive; nothing else here depends on the sign.

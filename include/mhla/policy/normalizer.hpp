@@ -33,7 +33,7 @@ inline namespace MHLA_TARGET {
 /// Sums of weights that a normaliser turns into denominators.
 enum class WeightSums {
   kNone,        ///< none: nothing is summed, and every denominator is 1
-  kOwn,         ///< r_t = phi(q_t) . z~_i, the sum of the token's own weights
+  kOwn,         ///< r_t = phi(q_t) . z~_i, the sum of the token's weights
   kCrossQuery,  ///< r_t = sum_b m_ib phi(q_bw) . z_b, over the queries in the token's slot
 };
 
@@ -77,7 +77,7 @@ struct NoNormalizer {
   }
 };
 
-/// Divides by the sum of the token's own weights, plus eps.
+/// Divides by the sum of the token's weights, plus eps.
 struct KeySum {
   double eps = 0;
 

@@ -7,7 +7,7 @@
 ///     den_t += sum_j T_tj                     [64]
 ///
 /// and outputs T V, which attention/causal_block.hpp adds to the outputs from earlier keys. Query t
-/// sees the kept keys of the strip up to its own slot. Later keys enter no sum, not even multiplied
+/// sees the kept keys of the strip up to its slot. Later keys enter no sum, not even multiplied
 /// by zero.
 ///
 /// Adjoint, with P = phi(Q) phi(K)^T, the gradients dn_t of the numerators and dden_t of the

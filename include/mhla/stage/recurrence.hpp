@@ -2,7 +2,7 @@
 
 /// \file
 /// Stages 3 to 5 of 5 in one pass over the tokens, for causal linear attention. A query reads all
-/// tokens up to its own with weight 1:
+/// tokens up to its position with weight 1:
 ///
 ///     S += phi(k_t) v_t^T     o_t = factor_t phi(q_t)^T S     [D,E], [E]
 ///     z += phi(k_t)           r_t = phi(q_t) . z              [D]

@@ -57,7 +57,7 @@ struct AmxMixtures {
 };
 
 /// Packs rows [begin, end) of m as left operand.
-/// \return the columns that any of them reads, in whole steps
+/// \return the columns that any of these rows reads, in whole steps
 inline ColumnSpan pack_coefficients(MixingView<const float> m, Index begin, Index end, Index blocks,
                                     const AmxMixtures& mixtures) {
   const Index steps = mixtures.steps;
