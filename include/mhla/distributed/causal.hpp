@@ -2,7 +2,7 @@
 
 /// \file
 /// Causal attention (attention/causal.hpp, gradient/causal.hpp) over a sequence whose blocks are
-/// split over ranks, as in bidirectional.hpp: rank 0 has the first tokens, rank 1 the next, and so
+/// split over ranks, as in bidirectional.hpp. Rank 0 has the first tokens, rank 1 the next, and so
 /// on. A rank receives S_b and z_b of the earlier blocks that its blocks read, and for gradients
 /// dS~_i and dz~_i of later blocks. Work inside a block, N*W*(D+E) flops, needs no other rank.
 

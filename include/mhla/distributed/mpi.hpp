@@ -30,8 +30,8 @@ inline namespace MHLA_TARGET {
 namespace distributed {
 
 /// This process among those of an MPI communicator. It uses a copy of the communicator, so that its
-/// messages match no others. All ranks make an MpiRank, and call its functions, in the same order,
-/// each rank from one thread: the thread that initialised MPI, or another if MPI granted
+/// messages match no others. All ranks make an MpiRank, and call its functions, in the same order.
+/// Each rank calls from the thread that initialised MPI, or from another if MPI granted
 /// MPI_THREAD_SERIALIZED. Arrays are in host memory. An MpiRank outlives its transfers.
 ///
 /// Messages have at most 16 MiB. A transfer is late when none of its messages has ended for

@@ -23,8 +23,8 @@ namespace distributed {
 
 /// Writes sum_j = 0 + rows_0j + rows_1j + ..., added in this order, on all ranks. Each rank adds
 /// some columns. With R ranks it receives C / R numbers of every row of other ranks, and then the
-/// sums of their columns from them. With one row per rank it receives 2 * C * (R - 1) / R numbers,
-/// as many as in a ring all-reduce, whose bits depend on R.
+/// sums of their columns from them. With one row per rank these are 2 * C * (R - 1) / R numbers. A
+/// ring all-reduce receives as many, but its bits depend on R.
 ///
 /// \param rows   [n,C], rows [first[r], first[r + 1]) of rank r; parts of other ranks' rows are
 ///     overwritten; the same row stride on all ranks

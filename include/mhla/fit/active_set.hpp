@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The active set of nonnegative least squares (nonnegative.hpp): the entries that may be more than
-/// 0, a Cholesky factor that grows with them, and the choice of the next entry.
+/// The active set of nonnegative least squares (nonnegative.hpp). It has the entries that may be
+/// more than 0, a Cholesky factor that grows with them, and the choice of the next entry.
 ///
 /// Every step lowers the residual, so the iteration ends. Cost: P n per step with P free entries,
 /// and P^2 for its minimum; P^3 / 3 after an entry has returned to 0.

@@ -23,8 +23,8 @@ struct BlocksWorth {
   double residual;  ///< FitResidual::total of the fitted matrix, by the start's denominators
 };
 
-/// Returns the residuals of the fit itself, of half as many blocks along each axis, and so on down
-/// to one block, which is linear attention. Where halving costs little, fewer blocks suffice.
+/// Returns the residuals of the fit itself, of half as many blocks along each axis, and so on. The
+/// last has one block, which is linear attention. Where halving costs little, fewer blocks suffice.
 /// \param queries, keys  blocks of the fit in raster order: Grid::block_grid(), GridShape(M)
 /// \throws shape_error unless they are [Mq] and [Mk] blocks; as MixingFit::coarser and solve.
 template <Accumulator A>

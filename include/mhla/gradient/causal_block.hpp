@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The query side of one causal block, with the gradients that its queries pass to its keys: shared
-/// by the gradients of causal and of plain linear causal attention.
+/// The query side of one causal block, with the gradients that its queries pass to its keys. The
+/// gradients of causal and of plain linear causal attention share it.
 
 #include <algorithm>
 
@@ -37,7 +37,7 @@ struct CausalGradientScratch {
   }
 };
 
-/// Gradients of keys and values from the queries of their own block, for a whole sequence: the kept
+/// Gradients of keys and values from the queries of the same block, for a whole sequence. The kept
 /// tokens of a block are consecutive from the block's first row on.
 template <class A>
 struct IntraGradients {

@@ -4,9 +4,9 @@
 /// The driver of the gradient of any form (attention/form.hpp) over heads, batches and threads.
 ///
 /// Each (sequence, head) pair writes the gradients of its tensors. Gradients of shared parameters
-/// are summed over up to kPairGroups groups of consecutive pairs: first in each group in the order
-/// of the pairs, then over the groups in order. So the sum is the same for any executor. The whole
-/// sum is added once to the caller's memory.
+/// are summed over up to kPairGroups groups of consecutive pairs. Each group adds its pairs in
+/// order, and then the groups are added in order, so the sum is the same for any executor. The
+/// whole sum is added once to the caller's memory.
 
 #include <algorithm>
 #include <optional>

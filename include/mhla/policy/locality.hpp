@@ -3,8 +3,8 @@
 /// \file
 /// Stage 4 of 5: initial mixing matrices that favour near blocks.
 ///
-/// With dist the Euclidean distance between the centres of a query block and a key block (in key
-/// blocks along each axis) and reach the largest distance,
+/// Let dist be the Euclidean distance between the centres of a query block and a key block, in key
+/// blocks along each axis. Let reach be the largest distance:
 ///
 ///     linear      1 - dist / reach
 ///     cos         cos(dist / reach * pi / 4)

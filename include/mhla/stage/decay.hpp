@@ -7,8 +7,8 @@
 ///     S~_i   = sum_r a_r lambda_r T_r(i) + (sum_r a_r lambda_r) S_{i-1}
 ///            = sum_{b < i} sum_r a_r lambda_r^(i-b) S_b
 ///
-/// z is mixed alike. States lag by one block, so a stream folds S_{i-2} while block i - 1 arrives,
-/// and a block's start costs one multiply-add per element (earlier_blocks.hpp). Elements are
+/// z is mixed alike. States lag by one block: a stream folds S_{i-2} while block i - 1 arrives. So
+/// the start of a block costs one multiply-add per element (earlier_blocks.hpp). Elements are
 /// independent of each other: a scan over all blocks is split over columns and has the bits of a
 /// stream.
 ///

@@ -67,8 +67,8 @@ MHLA_NOINLINE void gather(MatrixView<const T> x, const Index* tokens, Index coun
 
 /// True if a product that reads rows this many bytes apart more than once should read a copy. A
 /// strip of such rows fills all ways of the L1 sets that they share. With 8 ways, six heads of 64
-/// floats do. The copy saves 2 to 4 % of a whole call on AMD processors, and would cost 2 to 4 % on
-/// Intel processors with 12 ways.
+/// floats do. The copy saves 2 to 4 % of a whole call on AMD processors. On Intel processors with
+/// 12 ways it would cost 2 to 4 %.
 inline bool alias(Index stride_bytes) {
   const Index sets = kL1WayBytes / std::gcd(stride_bytes, kL1WayBytes);  // sets in which rows begin
   return stride_bytes != 0 && kStripTokens >= kL1Ways * sets;

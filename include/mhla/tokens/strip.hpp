@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Walks through the tokens of a block by strips of up to 64 kept tokens, whose rows are gathered
-/// into contiguous scratch that stays in L1 (gather.hpp).
+/// Walks through the tokens of a block by strips of up to 64 kept tokens. Rows of a strip are
+/// gathered into contiguous scratch that stays in L1 (gather.hpp).
 
 #include <algorithm>
 
@@ -14,8 +14,8 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Tokens per strip: enough to pay for loading and storing a summary's tile, and few enough that
-/// phi(K) and V of a strip fit a 32 to 48 KB cache at D = E = 64.
+/// Tokens per strip. They are enough to pay for loading and storing a summary's tile. They are so
+/// few that phi(K) and V of a strip fit a 32 to 48 KB cache at D = E = 64.
 inline constexpr Index kStripTokens = 64;
 
 /// Up to kStripTokens kept tokens of one block, in the block's order.

@@ -15,7 +15,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Tiles in memory: tile `side` of the rows of A, or the columns of B, at step k of the depth
+/// Tiles in memory. At step k of the depth, tile `side` of the rows of A, or of the columns of B,
 /// starts at tiles + side * side_stride + k * depth_stride.
 struct TileOperand {
   const Bf16x2* tiles;

@@ -12,8 +12,8 @@
 /// of fp32 numbers lane by lane. fp32 numbers are split into high + low (bf16_split.hpp). A tile
 /// pair is the tile of the high parts, followed by the tile of the low parts. low * low is dropped.
 ///
-/// Rounding of a step (TDPBF16PS, Intel's manual): the first and the second numbers of each Bf16x2
-/// are two chains of 16 fused multiply-adds from 0, then C += first + second. Rounding is to
+/// Rounding of a step (TDPBF16PS, Intel's manual). The first and the second numbers of each Bf16x2
+/// are two chains of 16 fused multiply-adds from 0; then C += first + second. Rounding is to
 /// nearest even; subnormal operands and results are flushed to 0, whatever the thread's settings.
 /// The bits of an element of C depend on its row and column alone, not on zeros that pad the depth.
 ///

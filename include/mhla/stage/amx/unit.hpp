@@ -3,7 +3,7 @@
 /// \file
 /// The bidirectional form on AMX: its stages and its conditions.
 ///
-/// bfloat16 tensors run on AMX if all of this holds, else on the vector unit:
+/// bfloat16 tensors run on AMX under all these conditions, otherwise on the vector unit:
 /// - the library is compiled for AMX, and the system grants its tiles at run time;
 /// - D >= 16 and E >= 16: both are padded to multiples of 32;
 /// - no summaries are kept;
