@@ -5,9 +5,9 @@
 /// type of numbers:
 ///
 ///     Gradient           all forms in all types
-///     FullGradient       all forms in double and float: what does not depend on storage
+///     FullGradient       all forms in double and float: laws that do not depend on storage
 ///     DoubleGradient     all forms in double
-///     CausalGradient     forms whose queries read keys up to their own
+///     CausalGradient     forms whose queries read no later key
 ///     MixingGradient     forms that have a mixing matrix and keep summaries
 ///
 ///     INSTANTIATE_TYPED_TEST_SUITE_P(Double, Gradient, AllForms<double>, FormNames);

@@ -7,7 +7,6 @@
 /// Every element of C is one chain of multiply-adds over k in ascending order. So its bits do not
 /// depend on its place in a tile, on alignment, strides, the order of the rows, or the split of a
 /// product into calls.
-/// product is cut into calls, follows from it.
 
 #include <gtest/gtest.h>
 
@@ -132,7 +131,7 @@ struct ProductCase {
   }
 
  private:
-  /// Returns any span, a moving window, all earlier columns, or mostly an empty span.
+  /// Returns any span, a moving window, all earlier columns, or mostly empty spans.
   Span span(Random& rng, Index kind, Index r) const {
     const Index a = rng.integer(0, depth), b = rng.integer(0, depth);
     if (kind == 0) return {std::min(a, b), std::max(a, b)};

@@ -14,7 +14,7 @@
 namespace mhla::test {
 namespace {
 
-/// A x - f|^2 from its Gram matrix, and by its definition.
+/// |A x - f|^2 from its Gram matrix, and by its definition.
 struct LeastSquares {
   Matrix<double> a;  // [rows,n]
   Matrix<double> f;  // [rows,1]
@@ -55,7 +55,7 @@ double weighted_sum(const std::vector<double>& weights, const std::vector<double
   return std::inner_product(weights.begin(), weights.end(), x.begin(), 0.0);
 }
 
-/// Weights of none, all 1, or any numbers. The first is above 0, so that a sum of 1 is possible.
+/// No weights, weights of 1, or any weights. The first is above 0, so a sum of 1 is possible.
 std::vector<double> random_weights(Random& rng, Index n) {
   std::vector<double> weights(rng.chance(0.4) ? 0 : static_cast<std::size_t>(n), 1.0);
   if (rng.chance(0.5)) return weights;

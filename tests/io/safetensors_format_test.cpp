@@ -55,7 +55,7 @@ TEST(StoredBytes, IsTheProductOrNothing) {
   EXPECT_EQ(stored_bytes({kMax, 2}, Dtype::kUnknown), std::nullopt);
 }
 
-/// True if the first bytes encode a character, by decoding: the definition of RFC 3629.
+/// True if the bytes encode one character, by decoding: the definition of RFC 3629.
 bool is_character(std::string_view s) {
   const auto at = [&](std::size_t i) {
     return static_cast<unsigned>(static_cast<unsigned char>(s[i]));

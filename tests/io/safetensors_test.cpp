@@ -20,7 +20,7 @@
 #include "support/raw_file.hpp"
 #include "support/temporary_folder.hpp"
 
-// Replaces every call of fopen in this program.
+// Receives every call of fopen in this program.
 namespace {
 std::function<void()> after_open;  // runs once
 }  // namespace

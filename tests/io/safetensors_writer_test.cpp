@@ -17,7 +17,7 @@
 #include "support/raw_file.hpp"
 #include "support/temporary_folder.hpp"
 
-// Replaces every call of fsync in this program.
+// Receives every call of fsync in this program.
 namespace {
 int syncs = 0;  // calls so far
 bool sync_fails = false;

@@ -53,9 +53,9 @@ std::vector<long double> definition_gradient(const test::AnyMap<A>& map, const s
 
 TYPED_TEST(FeatureMapAdjoint, AddsTheDerivativeOfTheDefinition) {
   using A = TypeParam;
-  // With numbers in [-1, 1] and D <= 11, layer outputs are at most 12 and gradients at most 12 *
-  // 12. Each takes fewer than 50 roundings. Differences with steps of 1e-6 are off by 1e-12 times
-  // the third derivative and 1e-13 times the value.
+  // With numbers in [-1, 1] and D <= 11, layer outputs are at most 12 and gradients at most
+  // 12 * 12. Each takes fewer than 50 roundings. Differences with steps of 1e-6 are off by 1e-12
+  // times the third derivative and 1e-13 times the value.
   const long double bound = 50 * 144 * test::kRoundoff<A> + 1e-9L;
   test::Random rng(1);
   for (Index kind = 0; kind < kKinds; ++kind) {

@@ -14,7 +14,7 @@
 /// 3.1):
 ///
 ///     s(a +- b) = s(a) + s(b)       s(a b) = s(a) s(b)
-///     s(a / b)  = s(a) / |b| + |a| s(b) / b^2     a quotient is a number of its own: not factored
+///     s(a / b)  = s(a) / |b| + |a| s(b) / b^2     a quotient is not factored
 ///     s(e^x)    = e^x (1 + s(x) / 8) + t / u      the chain of x is less than an eighth of m; t is
 ///                                                 the smallest normal number of A, u its roundoff
 

@@ -91,7 +91,7 @@ struct GradientErrors {
             {"gradients.normalizer_k" + all,
              [](auto& a, auto&) { a.gradients.normalizer_k.row_stride = 0; }}});
   }
-  /// Arguments that begin in the memory of another argument, which is not smaller. The memory after
+  /// Arguments that begin at the memory of another argument, which is not smaller. The memory after
   /// that may belong to a third argument.
   static void overlaps_are_rejected(const Problem& p) {
     const auto at = [](auto& to, const auto& other) {

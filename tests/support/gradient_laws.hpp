@@ -62,7 +62,7 @@ struct GradientLaws {
     }
   }
 
-  // ---- what is written ----
+  // ---- writes ----
 
   /// A call adds the values that it gives from zeros, in any layout. In half precision the sum with
   /// the existing value is rounded once.
@@ -235,7 +235,7 @@ struct GradientLaws {
     EXPECT_GT(untouched, 0);
   }
 
-  // ---- how it is computed ----
+  // ---- computation ----
 
   /// Calls f(problem) for random problems, and for wide problems.
   template <class F>

@@ -17,7 +17,7 @@ namespace mhla::test {
 struct Jet {
   double value = 0, tangent = 0;
   double ways = 0;   ///< sum of the magnitudes of the paths that make up `tangent`
-  double error = 0;  ///< what `value` may be off in units of the unit roundoff, to first order, if
+  double error = 0;  ///< error of `value` in units of the unit roundoff, to first order, if
                      ///< every step rounds once (running error analysis: Higham, section 3.3)
 
   constexpr Jet() = default;

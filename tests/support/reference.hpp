@@ -48,7 +48,7 @@ inline constexpr double kStorageRoundoff<Eigen::bfloat16> = 0x1p-8;
 template <class T>
 struct Expected {
   Matrix<Wide<T>> out;    // [Nq,E]
-  Matrix<Wide<T>> bound;  // [Nq,E]; negative where the denominator is lost in its own
+  Matrix<Wide<T>> bound;  // [Nq,E]; negative where the denominator is lost in its
                           // error or the output out of the range of T
 };
 
