@@ -189,8 +189,8 @@ MHLA_INLINE inline X in_register(X x) {
   return x;
 }
 
-/// Rounds x: compilers that reassociate sums cannot fold the sum that made x into the next. It does
-/// so always, since clang++ does not announce the flags by which it reassociates.
+/// Rounds x: compilers that reassociate sums cannot fold the sum that made x into the next. All GNU
+/// compatible compilers do, since clang++ does not announce the flags by which it reassociates.
 template <class X>
 MHLA_INLINE inline X as_rounded(X x) {
 #if defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE2)

@@ -163,8 +163,8 @@ inline std::byte* kept_mark_in(Workspace kept, std::size_t bytes, Index before) 
   return kept.data() + (before < static_cast<Index>(kMark) ? bytes - 1 - kMark : 0);
 }
 /// Marks memory that a forward pass keeps. Kept data starts at the buffer's first cache line. The
-/// last byte stores the offset, so copies at other addresses stay valid. The mark tells it from
-/// memory that no forward pass of these sizes has written.
+/// last byte stores the offset, so copies at other addresses stay valid. The mark distinguishes
+/// kept data from memory that no forward pass of these sizes has written.
 /// \throws as expect_kept
 inline void mark_kept(const char* function, Workspace kept, std::size_t bytes) {
   expect_kept(function, kept, bytes);

@@ -143,7 +143,7 @@ inline void NcclConnection::check(ncclResult_t result, const char* call) {
   if (result != ncclSuccess) fail(std::string(call) + " failed: " + ncclGetErrorString(result));
 }
 
-/// Returns the first error of all earlier calls.
+/// Returns the communicator's state. An error may come from any earlier call.
 inline ncclResult_t NcclConnection::state() const {
   ncclResult_t result = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);

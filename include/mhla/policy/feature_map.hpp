@@ -103,8 +103,8 @@ struct Identity {
 };
 
 /// e^x, or 0 where the result would be below the smallest normal number. Above x = 88.72 (double
-/// tensors: 709.78) features are infinite and outputs are NaN. Under KeySum{0}, subtracting a
-/// number, such as the largest, from all elements of all keys of a head changes no output.
+/// tensors: 709.78) features are infinite and outputs are NaN. Under KeySum{0}, a number that is
+/// subtracted from all elements of all keys of a head, such as the largest, cancels out.
 struct Exp {
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
