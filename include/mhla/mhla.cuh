@@ -2,8 +2,8 @@
 
 /// \file
 /// Table of contents of the CUDA library, for sources that nvcc compiles: the forms on device
-/// tensors. Single headers compile faster. What they stand on is in cuda/: ptx, tile, kernel,
-/// launch.
+/// tensors. Single headers compile faster. The headers of cuda/{ptx,tile,kernel,launch} are parts of
+/// the forms.
 
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
