@@ -5,10 +5,6 @@
 # sees the GPU it times the same operator and softmax attention there. Without nvcc or without a GPU
 # it says so and ends.
 #
-#   bash benchmarks/run.sh --cuda --model [--filter=REGEX]
-# prints times that are predicted from machine code and the emulation instead (tests/cuda/model);
-# needs nvcc, and no GPU. Ends with 1 where a kernel breaks a rule.
-#
 #   MHLA_PYTHON   the Python that is asked for PyTorch; python3 where it is not set
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../tests/support/setup.sh"
@@ -17,16 +13,6 @@ PATH=$PATH:/usr/local/cuda/bin
 if ! command -v nvcc >/dev/null; then
   step "no nvcc: the CUDA path is not measured"
   exit
-fi
-if [[ ${1:-} == --model ]]; then
-  shift
-  require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev
-  build cuda-model cuda_model -DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=OFF \
-    -DMHLA_BUILD_BENCHMARKS=OFF -DCMAKE_BUILD_TYPE=Release
-  step "compile the kernels"
-  quietly "$build_dir/kernels.log" ctest --test-dir "$build_dir" -R '^CudaBuild.kernels_' \
-    -j"$cores" --output-on-failure
-  exec "$build_dir/tests/cuda/model/cuda_model" "$build_dir/tests/cuda/build" "$@"
 fi
 # Such as "9.0", one line for each GPU; the first is measured.
 if ! capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) ||

@@ -16,6 +16,7 @@ string(REGEX REPLACE "[^0-9]" "" arch ${ARCH})
 set(definitions -DMHLA_ARCH=${arch})
 if(WIDTHS MATCHES "^([0-9]+)x([0-9]+)$")
   list(APPEND definitions -DMHLA_WIDTH=${CMAKE_MATCH_1} -DMHLA_VALUE_WIDTH=${CMAKE_MATCH_2})
+  set(table ${SOURCE}/tests/cuda/build/instructions.txt ${WIDTHS}_sm${ARCH})
 endif()
 
 # Sets `status` and `output`.
@@ -30,7 +31,8 @@ function(check_unit)
                     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
     if(status EQUAL 0)
       file(WRITE ${out}.txt "${output}")
-      execute_process(COMMAND ${CHECK} ${arch} ${out}.txt ${out}.ptx ${out}.cubin
+      file(LOCK ${WORK}/instructions.lock GUARD FUNCTION)  # of the table, which units may write
+      execute_process(COMMAND ${CHECK} ${arch} ${out}.txt ${out}.ptx ${out}.cubin ${table}
                       RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
     endif()
   endif()

@@ -12,7 +12,6 @@
 #include <map>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 namespace mhla::cuda::build {
 
@@ -48,14 +47,9 @@ Number number_at(const std::string& file, std::size_t at) {
   return number;
 }
 
-/// An instruction: 128 bits, the low half first.
-struct Instruction {
-  std::uint64_t low, high;
-};
-
-/// Name of the function -> its code, in the order of addresses.
-/// \throws std::runtime_error if that is no 64-bit ELF file.
-inline std::map<std::string, std::vector<Instruction>> code_of(const std::string& cubin) {
+/// Name of the function -> its instructions, counted.
+/// \throws std::runtime_error if the cubin is no 64-bit ELF file.
+inline std::map<std::string, Histogram> instructions_of(const std::string& cubin) {
   if (cubin.substr(0, 5) !=
       "\x7f"
       "ELF\x02") {
@@ -67,7 +61,7 @@ inline std::map<std::string, std::vector<Instruction>> code_of(const std::string
   const auto names_index = number_at<std::uint16_t>(cubin, 0x3e);
   const auto names =
       number_at<std::uint64_t>(cubin, sections + std::size_t{names_index} * size + 24);
-  std::map<std::string, std::vector<Instruction>> functions;
+  std::map<std::string, Histogram> functions;
   for (std::size_t i = 0; i < sections_count; ++i) {
     const std::size_t header = sections + i * size;
     const auto name_at = names + number_at<std::uint32_t>(cubin, header);
@@ -75,20 +69,10 @@ inline std::map<std::string, std::vector<Instruction>> code_of(const std::string
     if (!name.starts_with(".text.")) continue;
     const auto begin = number_at<std::uint64_t>(cubin, header + 24);
     const auto bytes = number_at<std::uint64_t>(cubin, header + 32);
-    std::vector<Instruction>& code = functions[name.substr(6)];
+    Histogram& code = functions[name.substr(6)];
     for (std::size_t at = begin; at + 16 <= begin + bytes; at += 16) {
-      code.push_back(
-          {number_at<std::uint64_t>(cubin, at), number_at<std::uint64_t>(cubin, at + 8)});
+      ++code[static_cast<std::uint32_t>(number_at<std::uint64_t>(cubin, at) & 0xfff)];
     }
-  }
-  return functions;
-}
-
-/// Name of the function -> its instructions, counted.
-inline std::map<std::string, Histogram> instructions_of(const std::string& cubin) {
-  std::map<std::string, Histogram> functions;
-  for (const auto& [name, code] : code_of(cubin)) {
-    for (const Instruction& i : code) ++functions[name][i.low & 0xfff];
   }
   return functions;
 }

@@ -1,9 +1,11 @@
 // Checks what nvcc made of a unit of kernels against the plans in their names (entry.cuh):
 //
-//     report_check ARCH REPORT PTX CUBIN       ARCH: 80 or 90
+//     report_check ARCH REPORT PTX CUBIN [TABLE UNIT]
 //
-// ARCH may be 86, 89, 100 or 120, with code made of the PTX of sm_80: then only what a thread block
-// needs is checked, of the kernels that calls take there (launch/plan.cuh).
+// ARCH is 80 or 90. With ARCH 86, 89, 100 or 120, and code made of the PTX of sm_80, only the needs
+// of a thread block are checked, of the kernels that calls take there (launch/plan.cuh). TABLE has
+// the number of instructions of each kernel of UNIT (instruction_table.hpp). With
+// MHLA_WRITE_INSTRUCTIONS in the environment the numbers are written there instead.
 //
 // Prints a line for each kernel and one for each breach; ends with 1 if there is one.
 
@@ -12,13 +14,17 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cuda/build/cubin.hpp"
+#include "cuda/build/instruction_table.hpp"
 #include "cuda/build/plan.hpp"
 #include "cuda/build/ptx_text.hpp"
 #include "cuda/build/ptxas_report.hpp"
@@ -155,6 +161,39 @@ class Check {
   int breaches_ = 0;
 };
 
+/// Compares the instructions of all kernels with the table, and returns the number of breaches.
+int check_table(const std::string& path, const std::string& unit, const std::string& ptx,
+                const std::map<std::string, Histogram>& code) {
+  InstructionCounts counts;
+  for (const auto& [name, histogram] : code) {
+    const std::string text = readable(name);
+    const std::size_t begin = text.find("entry<") + 6;
+    int& sum = counts[text.substr(begin, text.find_first_of("<,", begin) - begin)];
+    for (const auto& [opcode, times] : histogram) sum += times;
+  }
+  std::smatch release;
+  if (!std::regex_search(ptx, release, std::regex("release [^\\n]*"))) {
+    throw std::runtime_error("the PTX names no CUDA release");
+  }
+  std::istringstream text(contents(path));
+  InstructionTable table = read_instructions(text);
+  if (std::getenv("MHLA_WRITE_INSTRUCTIONS") != nullptr) {
+    table.release = release.str();
+    table.units[unit] = counts;
+    std::ofstream file(path);
+    write_instructions(table, file);
+    return 0;
+  }
+  if (table.release != release.str()) {
+    std::cout << "instructions not compared: the table is of " << table.release << ", this is "
+              << release.str() << "\n";
+    return 0;
+  }
+  const std::vector<std::string> all = differences(table.units[unit], counts);
+  for (const std::string& one : all) std::cout << "breach: " << one << "\n";
+  return static_cast<int>(all.size());
+}
+
 int check(int arch, const std::string& report_path, const std::string& ptx_path,
           const std::string& cubin_path) {
   std::istringstream lines(contents(report_path));
@@ -209,8 +248,16 @@ int check(int arch, const std::string& report_path, const std::string& ptx_path,
 }  // namespace mhla::cuda::build
 
 int main(int argc, char** argv) try {
-  if (argc != 5) throw std::runtime_error("usage: report_check ARCH REPORT PTX CUBIN");
-  return mhla::cuda::build::check(std::stoi(argv[1]), argv[2], argv[3], argv[4]);
+  using namespace mhla::cuda::build;
+  if (argc != 5 && argc != 7) {
+    throw std::runtime_error("usage: report_check ARCH REPORT PTX CUBIN [TABLE UNIT]");
+  }
+  int breaches = check(std::stoi(argv[1]), argv[2], argv[3], argv[4]);
+  if (argc == 7) {
+    breaches +=
+        check_table(argv[5], argv[6], contents(argv[3]), instructions_of(contents(argv[4])));
+  }
+  return breaches == 0 ? 0 : 1;
 } catch (const std::exception& error) {
   std::cout << error.what() << "\n";
   return 1;
