@@ -35,8 +35,6 @@
 namespace emulator {
 
 inline const Counter kGroupProducts{"wgmma"};
-inline const Counter kWarpProducts{"wgmma of a warp"};  // four per warpgroup
-inline const Counter kGroupMultiplyAdds{"multiply-adds of wgmma", By::kWarpWork};
 
 /// Arguments of a thread for a product.
 struct ProductCall {
@@ -211,8 +209,6 @@ inline void Products::issue(ProductCall* const (&calls)[32]) {
   w.products.push_back(product);
   ++w.issued;
   if (block_.self().warp % 4 == 0) block_.add(kGroupProducts);
-  block_.add(kWarpProducts);
-  block_.add(kGroupMultiplyAdds, static_cast<std::uint64_t>(16 * 16 * call.columns));
   block_.start(product);
 }
 

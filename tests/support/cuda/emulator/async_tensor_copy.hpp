@@ -26,8 +26,7 @@
 
 namespace emulator {
 
-inline const Counter kTensorLoads{"tensor loads", By::kThread};
-inline const Counter kEvictedFirst{"tensor copies evicted first", By::kThreadWork};
+inline const Counter kTensorLoads{"tensor loads"};
 
 /// Result of createpolicy. Only a device interprets its bits.
 inline constexpr std::uint64_t kEvictFirst = 0x6d686c61'65766963U;
@@ -113,7 +112,6 @@ inline void use_policy(std::uint64_t policy, const char* what) {
   if (policy != kEvictFirst) {
     current().fail(Kind::kOutside, std::string(what) + " with a policy that createpolicy gave not");
   }
-  current().add(kEvictedFirst);
 }
 
 inline void cp_async_bulk_tensor(std::uint32_t to, const mhla::cuda::TensorMap& map,

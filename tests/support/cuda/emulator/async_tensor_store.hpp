@@ -19,7 +19,7 @@
 
 namespace emulator {
 
-inline const Counter kTensorStores{"tensor stores", By::kThread};
+inline const Counter kTensorStores{"tensor stores"};
 
 namespace detail {
 

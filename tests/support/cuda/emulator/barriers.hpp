@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// Barriers of the block, by number, and of the warp. Counted by thread: "barriers". Counted by
-/// warp: "warp barriers", "shuffles" and "votes".
+/// Barriers of the block, by number, and of the warp. Counted by warp: "warp barriers", "shuffles".
 
 #include <array>
 #include <cstdint>
@@ -14,10 +13,8 @@
 
 namespace emulator {
 
-inline const Counter kBarriers{"barriers", By::kThread};
 inline const Counter kWarpBarriers{"warp barriers"};
 inline const Counter kShuffles{"shuffles"};
-inline const Counter kVotes{"votes"};
 
 /// The 16 barriers of the block. A barrier ends when the expected number of threads has arrived.
 class Barriers {
@@ -37,7 +34,6 @@ class Barriers {
   };
 
   Barrier& begin(std::uint32_t id, std::uint32_t threads) {
-    block_.add(kBarriers);
     const auto all = static_cast<std::uint32_t>(block_.threads());
     if (id >= kCount || threads == 0 || threads % 32 != 0 || threads > all) {
       block_.fail(Kind::kOutside, "barrier " + std::to_string(id) + " of " +
@@ -121,7 +117,6 @@ inline bool vote_any(bool x) {
     bool any = false;
     for (const bool* own : all) any = any || *own;
     for (bool* own : all) *own = any;
-    current().add(kVotes);
   });
   return mine;
 }

@@ -27,7 +27,6 @@
 #include "emulator/fault.hpp"
 #include "emulator/fiber.hpp"
 #include "emulator/global_memory.hpp"
-#include "emulator/issue_log.hpp"
 #include "emulator/schedule.hpp"
 #include "emulator/shared_memory.hpp"
 
@@ -82,7 +81,6 @@ class Block {
         quads(static_cast<std::size_t>((threads + 127) / 128)),
         banks(warps.size()),
         threads_(static_cast<std::size_t>(threads)),
-        issued_(warps.size()),
         report_(report) {
     global.begin_block(clocks, place);
   }
@@ -105,10 +103,9 @@ class Block {
   [[noreturn]] void fail(Kind kind, const std::string& text) const {
     place.fail(kind, self_->index, text);
   }
-  void add(const Counter& counter, std::uint64_t times = 1) {
+  void add(const Counter& counter) {
     if (report_.counts.size() <= counter.index()) report_.counts.resize(counter.index() + 1);
-    report_.counts[counter.index()] += times;
-    issued_.add(self_->warp, self_->lane, counter, times);
+    ++report_.counts[counter.index()];
   }
 
   /// Stops the running thread until resume is called for it.
@@ -181,7 +178,6 @@ class Block {
   Thread* self_ = nullptr;
   std::vector<std::shared_ptr<Operation>> operations_;
   std::vector<std::shared_ptr<void>> parts_;
-  IssueLog issued_;
   Report& report_;
   void (*body_)(const void*) = nullptr;
   const void* argument_ = nullptr;
@@ -244,7 +240,6 @@ inline void Block::run(void (*body)(const void*), const void* argument) {
     conflicts += log.conflicts();
   }
   report_.bank_conflicts += conflicts;
-  issued_.report(report_);
 }
 
 inline void Block::enter(void* block) {

@@ -17,7 +17,7 @@
 
 namespace emulator {
 
-inline const Counter kCopies{"copies", By::kThread};
+inline const Counter kCopies{"copies"};
 
 class Copies {
  public:

@@ -14,16 +14,11 @@
 
 namespace emulator {
 
-/// Unit of a count: instructions per thread or per warp, or work (not an instruction) per thread or
-/// per warp.
-enum class By { kThread, kWarp, kThreadWork, kWarpWork };
-
-/// A counter of instructions, identified by its name.
+/// A counter of instructions, known by its name.
 class Counter {
  public:
-  explicit Counter(const std::string& name, By by = By::kWarp) : index_(add(name)), by_(by) {}
+  explicit Counter(const std::string& name) : index_(add(name)) {}
   std::size_t index() const { return index_; }
-  By by() const { return by_; }
 
   static std::vector<std::string>& names() {
     static std::vector<std::string> all;
@@ -42,13 +37,6 @@ class Counter {
     return names().size() - 1;
   }
   std::size_t index_;
-  By by_;
-};
-
-/// Number of times that a warp ran an instruction. For instructions per thread it is the largest
-/// number of any thread.
-struct Issued {
-  std::uint64_t times = 0;
 };
 
 /// Bytes that the instructions of a launch requested in a tracked range.
@@ -59,7 +47,6 @@ struct Traffic {
 struct Report {
   std::map<std::string, Traffic> traffic;  ///< by the name of the range
   std::vector<std::uint64_t> counts;       ///< by Counter::index
-  std::vector<std::vector<Issued>> warps;  ///< sums over all blocks; [warp][Counter::index]
   std::uint64_t bank_conflicts = 0;        ///< passes over shared memory beyond the fewest possible
 
   std::uint64_t bytes_read(const std::string& range) const { return traffic.at(range).read; }
@@ -70,11 +57,6 @@ struct Report {
   std::uint64_t count(const std::string& name) const {
     const std::size_t index = Counter::index_of(name);
     return index < counts.size() ? counts[index] : 0;
-  }
-  /// Returns how often a warp ran it, summed over blocks.
-  Issued issued(std::size_t warp, const std::string& name) const {
-    const std::size_t index = Counter::index_of(name);
-    return index < warps.at(warp).size() ? warps[warp][index] : Issued{};
   }
 };
 

@@ -16,29 +16,23 @@ namespace emulator {
 struct Device::State {
   Schedule schedule;
   GlobalMemory memory;
-  std::vector<std::uint32_t> only;
 };
 
-Device::Device(std::uint64_t seed) : state_(new State{Schedule(seed), {}, {}}) {}
+Device::Device(std::uint64_t seed) : state_(new State{Schedule(seed), {}}) {}
 Device::~Device() = default;
 
 void Device::track(const std::string& name, const void* pointer, std::size_t bytes, Access access) {
   state_->memory.track(name, pointer, bytes, access);
 }
 
-void Device::run_only(std::vector<std::uint32_t> blocks) { state_->only = std::move(blocks); }
-
 Report Device::run(std::uint32_t blocks, int threads, std::int64_t shared_bytes,
                    void (*body)(const void*), const void* argument, bool early) {
   if (shared_bytes < 0 || shared_bytes > mhla::cuda::shared_limit(mhla::cuda::Arch::kSm90a)) {
     throw Fault(Kind::kOutside, std::to_string(shared_bytes) + " bytes of shared memory");
   }
-  auto& [schedule, memory, only] = *state_;
-  std::vector<std::uint32_t> order = only;
-  if (only.empty()) {
-    order.resize(blocks);
-    std::iota(order.begin(), order.end(), 0u);
-  }
+  auto& [schedule, memory] = *state_;
+  std::vector<std::uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0u);
   Report report;
   memory.begin_launch(early);
   for (std::size_t i = 0; i < order.size(); ++i) {

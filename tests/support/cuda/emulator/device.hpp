@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "emulator/counters.hpp"
 #include "emulator/fault.hpp"
@@ -35,12 +34,8 @@ class Device {
   /// \throws std::invalid_argument if ranges overlap.
   void track(const std::string& name, const void* pointer, std::size_t bytes, Access access);
 
-  /// Restricts later launches to these blocks. An empty list means all blocks.
-  void run_only(std::vector<std::uint32_t> blocks);
-
-  /// \param early  starts before the previous launch has ended, as with programmatic stream
-  ///               serialization
-  /// \throws Fault at the first fault; earlier writes stay.
+  /// \param early  before the launch before has ended, as with programmatic stream serialization
+  /// \throws Fault at the first fault; what was written until then stays.
   template <class K>
   Report launch(std::uint32_t blocks, const typename K::Params& params, bool early = false) {
     static_assert(K::kThreads % 32 == 0 && K::kThreads >= 32 && K::kThreads <= 1024);

@@ -31,13 +31,8 @@
 namespace emulator {
 
 // Counted by thread.
-inline const Counter kSharedLoads{"shared loads", By::kThread};
-inline const Counter kSharedStores{"shared stores", By::kThread};
-inline const Counter kLoadedWords{"words of shared loads", By::kThreadWork};
-inline const Counter kStoredWords{"words of shared stores", By::kThreadWork};
-inline const Counter kGlobalLoads{"global loads", By::kThread};
-inline const Counter kGlobalStores{"global stores", By::kThread};
-inline const Counter kExponentials{"exponentials", By::kThread};
+inline const Counter kSharedStores{"shared stores"};
+inline const Counter kGlobalStores{"global stores"};
 
 namespace {
 
@@ -53,7 +48,6 @@ X load_global(const void* from, Read how) {
   X value;
   block.global.read(block.who(), from, sizeof(X), sizeof(X), how, "ld.global");
   std::memcpy(&value, from, sizeof(X));
-  block.add(kGlobalLoads);
   return value;
 }
 
@@ -82,8 +76,6 @@ template <class X>
   block.shared.check(block.who(), address, sizeof(X), sizeof(X), "ld.shared");
   block.shared.read(block.who(), address, sizeof(X), &value, "ld.shared");
   log_access(block, __builtin_return_address(0), address, sizeof(X));
-  block.add(kSharedLoads);
-  block.add(kLoadedWords, sizeof(X) / 4);
   return value;
 }
 template std::uint32_t ld_shared(std::uint32_t);
@@ -98,7 +90,6 @@ template <class X>
   block.shared.write(block.who(), address, sizeof(X), &value, "st.shared");
   log_access(block, __builtin_return_address(0), address, sizeof(X));
   block.add(kSharedStores);
-  block.add(kStoredWords, sizeof(X) / 4);
 }
 template void st_shared(std::uint32_t, std::uint32_t);
 template void st_shared(std::uint32_t, float);
@@ -207,10 +198,7 @@ template std::uint32_t add_zero_times_x2<bfloat16>(std::uint32_t, std::uint32_t)
 template std::uint32_t add_zero_times_x2<half>(std::uint32_t, std::uint32_t);
 float rcp_approx(float x) { return 1 / x; }
 float rsqrt_approx(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
-float ex2_approx(float x) {
-  if (emulator::current_block != nullptr) current().add(emulator::kExponentials);
-  return static_cast<float>(std::exp2(static_cast<double>(x)));
-}
+float ex2_approx(float x) { return static_cast<float>(std::exp2(static_cast<double>(x))); }
 
 // ---- copies, global memory, index ----
 

@@ -20,7 +20,6 @@ namespace emulator {
 
 inline const Counter kMatrixLoads{"matrix loads"};
 inline const Counter kProducts{"mma"};
-inline const Counter kMultiplyAdds{"multiply-adds of mma", By::kWarpWork};
 
 /// Loads a word of each matrix for each thread. The word of matrix i holds elements 2(l % 4) and
 /// 2(l % 4) + 1 of row l / 4, or transposed of column l / 4. The thread that passes a row's address
@@ -71,7 +70,6 @@ void multiply_add(float (&c)[4], const std::uint32_t (&a)[kK / 4], const std::ui
   } mine{c, a, b};
   const auto together = [](Arguments* const(&all)[32]) {
     current().add(kProducts);
-    current().add(kMultiplyAdds, 16 * 8 * kK);
     float left[16][kK], right[kK][8], sums[16][8];
     const auto part = [](std::uint32_t word, int i) {
       return kNumber(static_cast<std::uint16_t>(word >> 16 * i));

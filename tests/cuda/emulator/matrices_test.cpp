@@ -131,15 +131,14 @@ void check_product() {
     state = state * 1664525 + 1013904223;
     return static_cast<float>(static_cast<int>(state >> 24 & 31) - 16);
   };
-  for (auto& row : p.a) {
-    for (float& x : row) x = next();
-  }
-  for (auto& row : p.b) {
-    for (float& x : row) x = next();
-  }
-  for (auto& row : p.c) {
-    for (float& x : row) x = 1000 * next();
-  }
+  const auto fill = [&](auto& rows, float scale) {
+    for (auto& row : rows) {
+      for (float& x : row) x = scale * next();
+    }
+  };
+  fill(p.a, 1);
+  fill(p.b, 1);
+  fill(p.c, 1000);
   Product result = p;
   const Report report = Device(2).launch<ProductKernel<T, kK>>(1, &result);
   EXPECT_EQ(report.count("mma"), 1u);

@@ -1,21 +1,21 @@
-// What the sm_90a part of the emulator takes from manuals: descriptors, fragments, boxes.
+// Descriptors, fragments, boxes and phases of sm_90a, as manuals and CUTLASS have them.
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "emulator/async_box.hpp"
 #include "emulator/async_descriptor.hpp"
+#include "emulator/async_phase.hpp"
 
 namespace emulator {
 namespace {
@@ -50,66 +50,62 @@ std::uint64_t descriptor(std::uint32_t start, std::uint32_t leading, std::uint32
          (std::uint64_t{leading >> 4} << 16) | (start >> 4);
 }
 
-TEST(AsyncDescriptor, FactorByRowsOfNIsTheCanonicalLayout) {
-  // ((8,m),(T,2)) : ((8T,SBO),(1,T)) of numbers of two bytes, T = 8.
-  for (const std::uint32_t step : {0U, 32U, 64U, 96U}) {
-    for (const int rows : {1024, 4096}) {
-      const Descriptor d(descriptor(3 * 1024 + step, 16, static_cast<std::uint32_t>(rows)));
-      ASSERT_EQ(complaint(d, false, 128), "");
-      const Layout n_mode{{8, 16}, {64, rows / 2}};
-      const Layout k_mode{{8, 2}, {1, 8}};
-      for (int n = 0; n < 128; ++n) {
-        for (int k = 0; k < 16; ++k) {
-          const auto place = static_cast<std::uint32_t>(2 * (n_mode(n) + k_mode(k)));
-          ASSERT_EQ(d.address(false, static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(n)),
-                    swizzle_343(3 * 1024 + step + place))
-              << n << " " << k;
-        }
-      }
+/// Element (k, n) of B lies at the swizzled place that the modes of n and k say.
+void expect_layout(const Descriptor& d, bool transposed, std::uint32_t begin, const Layout& n_mode,
+                   const Layout& k_mode) {
+  ASSERT_EQ(complaint(d, transposed, 128), "");
+  for (int n = 0; n < 128; ++n) {
+    for (int k = 0; k < 16; ++k) {
+      const auto place = static_cast<std::uint32_t>(2 * (n_mode(n) + k_mode(k)));
+      ASSERT_EQ(d.address(transposed, static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(n)),
+                swizzle_343(begin + place));
     }
   }
 }
 
-TEST(AsyncDescriptor, FactorByRowsOfKIsTheCanonicalLayout) {
-  // ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)).
-  for (const int panel : {2048, 8192}) {
-    for (const int rows : {1024, 3072}) {
-      const Descriptor d(descriptor(2 * 1024, static_cast<std::uint32_t>(panel),
-                                    static_cast<std::uint32_t>(rows)));
-      ASSERT_EQ(complaint(d, true, 128), "");
-      const Layout n_mode{{8, 8, 2}, {1, 8, panel / 2}};
-      const Layout k_mode{{8, 2}, {64, rows / 2}};
-      for (int n = 0; n < 128; ++n) {
-        for (int k = 0; k < 16; ++k) {
-          const auto place = static_cast<std::uint32_t>(2 * (n_mode(n) + k_mode(k)));
-          ASSERT_EQ(d.address(true, static_cast<std::uint32_t>(k), static_cast<std::uint32_t>(n)),
-                    swizzle_343(2 * 1024 + place))
-              << n << " " << k;
-        }
-      }
+TEST(AsyncDescriptor, FactorsAreCanonicalLayouts) {
+  for (const int rows : {1024, 3072, 4096}) {
+    const auto stride = static_cast<std::uint32_t>(rows);
+    // By rows of n: ((8,m),(T,2)) : ((8T,SBO),(1,T)) of numbers of two bytes, T = 8.
+    for (const std::uint32_t begin : {3072U, 3104U, 3136U, 3168U}) {
+      expect_layout(Descriptor(descriptor(begin, 16, stride)), false, begin,
+                    {{8, 16}, {64, rows / 2}}, {{8, 2}, {1, 8}});
+    }
+    // By rows of k: ((T,8,m),(8,k)) : ((1,T,LBO),(8T,SBO)).
+    for (const int panel : {2048, 8192}) {
+      expect_layout(Descriptor(descriptor(2048, static_cast<std::uint32_t>(panel), stride)), true,
+                    2048, {{8, 8, 2}, {1, 8, panel / 2}}, {{8, 2}, {64, rows / 2}});
     }
   }
 }
 
 TEST(AsyncDescriptor, RefusesWhatHasNoDocumentedMeaning) {
   const std::uint64_t good = descriptor(1024, 8192, 1024);
-  const auto refuses = [](std::uint64_t word, bool transposed, int n) {
-    return !complaint(Descriptor(word), transposed, n).empty();
-  };
-  EXPECT_FALSE(refuses(good, false, 128));
-  EXPECT_FALSE(refuses(good, true, 128));
-  EXPECT_TRUE(refuses(good ^ (std::uint64_t{3} << 62), false, 64)) << "swizzle of 64 bytes";
-  EXPECT_TRUE(refuses(good & ~(std::uint64_t{3} << 62), false, 64)) << "no swizzle";
-  for (const int bit : {14, 15, 30, 31, 46, 47, 48, 49, 50, 51, 52, 61}) {
-    EXPECT_TRUE(refuses(good | (std::uint64_t{1} << bit), false, 64)) << bit;
+  const std::uint64_t swizzle = std::uint64_t{3} << 62;
+  const struct {
+    const char* name;
+    bool refused;
+    std::uint64_t word;
+    bool transposed;
+    int n;
+  } rows[] = {{"by rows of n", false, good, false, 128},
+              {"by rows of k", false, good, true, 128},
+              {"one panel needs no offset", false, descriptor(1024, 16, 1024), true, 64},
+              {"an offset that is not used", false, descriptor(1024, 16, 1024), false, 128},
+              {"swizzle of 64 bytes", true, good ^ swizzle, false, 64},
+              {"no swizzle", true, good & ~swizzle, false, 64},
+              {"another row of an atom", true, descriptor(1152, 8192, 1024), false, 64},
+              {"half a step of k", true, descriptor(1040, 8192, 1024), false, 64},
+              {"a step along a row of n", true, descriptor(1056, 8192, 1024), true, 64},
+              {"half an atom", true, descriptor(1024, 8192, 512), false, 64},
+              {"panels of odd rows", true, descriptor(1024, 8320, 1024), true, 128}};
+  for (const auto& row : rows) {
+    EXPECT_EQ(!complaint(Descriptor(row.word), row.transposed, row.n).empty(), row.refused)
+        << row.name;
   }
-  EXPECT_TRUE(refuses(descriptor(1024 + 128, 8192, 1024), false, 64)) << "another row of an atom";
-  EXPECT_TRUE(refuses(descriptor(1024 + 16, 8192, 1024), false, 64));
-  EXPECT_TRUE(refuses(descriptor(1024 + 32, 8192, 1024), true, 64));
-  EXPECT_TRUE(refuses(descriptor(1024, 8192, 512), false, 64));
-  EXPECT_TRUE(refuses(descriptor(1024, 8192 + 128, 1024), true, 128));
-  EXPECT_FALSE(refuses(descriptor(1024, 16, 1024), true, 64)) << "one panel needs no offset";
-  EXPECT_FALSE(refuses(descriptor(1024, 16, 1024), false, 128)) << "not used";
+  for (const int bit : {14, 15, 30, 31, 46, 47, 48, 49, 50, 51, 52, 61}) {
+    EXPECT_NE(complaint(Descriptor(good | std::uint64_t{1} << bit), false, 64), "") << bit;
+  }
 }
 
 TEST(AsyncFragments, AreThoseOfCutlass) {
@@ -134,18 +130,6 @@ TEST(AsyncFragments, AreThoseOfCutlass) {
         ASSERT_EQ(factor_column(t, i) + half, place / 64) << t << " " << i;
       }
     }
-  }
-}
-
-TEST(AsyncFragments, FirstWarpsOfTheFigure) {
-  // PTX ISA, figure of the accumulator of wgmma m64nNk16: thread, register, row, column.
-  constexpr int kTable[][4] = {{0, 0, 0, 0},   {0, 1, 0, 1},    {1, 0, 0, 2},    {3, 1, 0, 7},
-                               {4, 0, 1, 0},   {31, 1, 7, 7},   {0, 2, 8, 0},    {31, 3, 15, 7},
-                               {0, 4, 0, 8},   {3, 5, 0, 15},   {32, 0, 16, 0},  {64, 0, 32, 0},
-                               {96, 0, 48, 0}, {127, 3, 63, 7}, {127, 7, 63, 15}};
-  for (const auto& [thread, i, row, column] : kTable) {
-    EXPECT_EQ(accumulator_row(thread, i), row) << thread << " " << i;
-    EXPECT_EQ(accumulator_column(thread, i), column) << thread << " " << i;
   }
 }
 
@@ -241,34 +225,61 @@ TEST(AsyncBox, MapsAreThoseTheEncoderTakes) {
   EXPECT_EQ(box_of(map).base, tensor.box.base);
   EXPECT_THROW(static_cast<void>(box_of(TensorMap{})), std::invalid_argument);
 
-  const auto refuses = [&](auto&& change) {
+  const struct {
+    bool refused;
+    void (*change)(TensorBox&);
+  } rows[] = {{true, [](TensorBox& b) { b.base = static_cast<char*>(b.base) + 8; }},
+              {true, [](TensorBox& b) { b.base = nullptr; }},
+              {true, [](TensorBox& b) { b.stride[1] += 8; }},
+              {true, [](TensorBox& b) { b.stride[3] = std::uint64_t{1} << 40; }},
+              {false, [](TensorBox& b) { b.stride[3] = (std::uint64_t{1} << 40) - 16; }},
+              {true, [](TensorBox& b) { b.stride[2] = 0; }},
+              {false, [](TensorBox& b) { std::swap(b.stride[1], b.stride[2]); }},
+              {true, [](TensorBox& b) { b.extent[4] = 0; }},
+              {false, [](TensorBox& b) { b.extent[4] = std::uint64_t{1} << 32; }},
+              {true, [](TensorBox& b) { b.extent[4] = (std::uint64_t{1} << 32) + 1; }},
+              {false, [](TensorBox& b) { b.box[1] = 256; }},
+              {true, [](TensorBox& b) { b.box[1] = 257; }},
+              {true, [](TensorBox& b) { b.box[1] = 0; }},
+              {false, [](TensorBox& b) { b.box[0] = 72; }},
+              {true, [](TensorBox& b) { b.box[0] = 36; }}};
+  for (const auto& row : rows) {
     TensorBox box = tensor.box;
-    change(box);
-    EXPECT_EQ(complaint(box).empty(), [&] {
-      try {
-        static_cast<void>(tensor_map(box));
-        return true;
-      } catch (const std::invalid_argument&) {
-        return false;
-      }
-    }());
-    return !complaint(box).empty();
-  };
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.base = static_cast<char*>(b.base) + 8; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.base = nullptr; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.stride[1] += 8; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.stride[3] = std::uint64_t{1} << 40; }));
-  EXPECT_FALSE(refuses([](TensorBox& b) { b.stride[3] = (std::uint64_t{1} << 40) - 16; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.stride[2] = 0; }));
-  EXPECT_FALSE(refuses([](TensorBox& b) { std::swap(b.stride[1], b.stride[2]); }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.extent[4] = 0; }));
-  EXPECT_FALSE(refuses([](TensorBox& b) { b.extent[4] = std::uint64_t{1} << 32; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.extent[4] = (std::uint64_t{1} << 32) + 1; }));
-  EXPECT_FALSE(refuses([](TensorBox& b) { b.box[1] = 256; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.box[1] = 257; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.box[1] = 0; }));
-  EXPECT_FALSE(refuses([](TensorBox& b) { b.box[0] = 72; }));
-  EXPECT_TRUE(refuses([](TensorBox& b) { b.box[0] = 36; }));
+    row.change(box);
+    EXPECT_EQ(!complaint(box).empty(), row.refused) << "row " << &row - rows;
+    if (row.refused) {
+      EXPECT_THROW(static_cast<void>(tensor_map(box)), std::invalid_argument);
+    } else {
+      tensor_map(box);
+    }
+  }
+}
+
+// ---- phases of a barrier in shared memory ------------------------------------------------------
+
+/// Phases that have ended after some calls, or -1 if one is refused: n expects bytes, -n completes
+/// them, and 0 arrives.
+int ended(int arrivals, std::initializer_list<int> calls) {
+  Phase p(arrivals);
+  for (const int call : calls) {
+    const int bytes = std::abs(call);
+    if (!(call > 0 ? p.expect(bytes) : call < 0 ? p.complete(bytes) : p.arrive()).empty())
+      return -1;
+    EXPECT_EQ(p.passes(0), p.ended() % 2 == 1);
+    EXPECT_EQ(p.passes(1), p.ended() % 2 == 0);
+  }
+  return static_cast<int>(p.ended());
+}
+
+TEST(AsyncPhase, EndsWithItsArrivalsAndBytes) {
+  EXPECT_EQ(ended(2, {64, 0, -64}), 0) << "an arrival is missing";
+  EXPECT_EQ(ended(2, {64, 0, -64, 0}), 1);
+  EXPECT_EQ(ended(2, {0, 0, 0, -32, 32, 16, 0}), 1) << "bytes are missing, some came early";
+  EXPECT_EQ(ended(2, {0, 0, 0, -32, 32, 16, 0, -16}), 2);
+  EXPECT_EQ(ended(2, {0, 0, 0, -32, 32, 16, 0, 0}), -1) << "a third arrival";
+  EXPECT_EQ(ended(1, {-32, 0}), -1) << "bytes that nobody expects";
+  EXPECT_EQ(ended(1, {16, 0, -32}), -1) << "more bytes than expected";
+  EXPECT_EQ(ended(1, {1 << 20}), -1) << "more bytes than a barrier counts";
 }
 
 }  // namespace
