@@ -2,9 +2,9 @@
 //
 //     report_check ARCH REPORT PTX CUBIN [TABLE UNIT]
 //
-// ARCH is 80 or 90. With ARCH 86, 89, 100 or 120, and code made of the PTX of sm_80, only the needs
-// of a thread block are checked, of the kernels that calls take there (launch/plan.cuh). TABLE has
-// the number of instructions of each kernel of UNIT (instruction_table.hpp). With
+// ARCH is 80 or 90. With ARCH 86, 89, 100 or 120, and code of sm_80 or made of its PTX, only the
+// needs of a thread block are checked, of the kernels that calls take there (launch/plan.cuh).
+// TABLE has the number of instructions of each kernel of UNIT (instruction_table.hpp). With
 // MHLA_WRITE_INSTRUCTIONS in the environment the numbers are written there instead.
 //
 // Prints a line for each kernel and one for each breach; ends with 1 if there is one.
@@ -87,13 +87,10 @@ class Check {
            "has more threads than a multiprocessor");
   }
 
-  /// Of code for a newer architecture than the plan is for. ptxas of sm_86 and sm_89 has one
-  /// register less for some kernels.
+  /// On a newer architecture than the plan is for.
   void resources_of_newer(const Plan& plan, const Resources& used) {
-    constexpr int kOneRegister = 8;
     expect(used.registers >= 0 && used.stack >= 0, "is not in the report of ptxas");
-    expect(used.stack <= kOneRegister,
-           "has a stack frame of " + std::to_string(used.stack) + " bytes, expected at most 8");
+    expect(used.stack == 0, "has a stack frame of " + std::to_string(used.stack) + " bytes");
     expect(used.registers <= register_limit(plan.threads, 1), "has more registers than a block");
     expect(plan.threads <= 1024, "has more threads than a block");
   }
