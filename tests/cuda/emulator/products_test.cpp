@@ -126,7 +126,7 @@ struct TwoProducts {
             {"", keep(0)},
             {"wait", [] { ptx::wgmma_wait_group<0>(); }},
             {"", order(1)},
-            {"", keep(1)},
+            {"keep", keep(1)},
             {"end", barrier},
             {"", by(64, store(0))}};
   }
@@ -181,8 +181,8 @@ TYPED_TEST(Product, AddsToSumsOrReplacesThem) {
 
 TYPED_TEST(Product, GivesNoNumbersBeforeTheWait) {
   TypeParam& p = this->product;
-  const Kernel early = changed(inserted(p.kernel(), "wait", p.keep(1)), "wait", end_thread);
-  p.run(early, true);
+  const Kernel early = changed(inserted(p.kernel(), "wait", p.keep(1)), "keep");
+  EXPECT_EQ(p.run(early, true).fault, "");
   for (const auto& row : p.kept[1]) {
     for (const float x : row) EXPECT_TRUE(std::isnan(x));
   }
@@ -374,7 +374,7 @@ TEST(PlantedBugs, OfTensorLoads) {
   const Bug bugs[] = {
       {"no wait for bytes", "early read|uninitialized", changed(k, "full")},
       {"phase before", "early read|uninitialized|deadlock", changed(k, "full", pass_old)},
-      {"no wait for the slot", "slot in use|bytes", changed(k, "empty")},
+      {"no wait for the slot", "slot in use|bytes|deadlock", changed(k, "empty")},
       {"slot given back before its products", "slot in use|early read",
        changed(changed(k, "full", pass_and_release), "release")},
       {"too few bytes", "bytes", changed(k, "expect", s.expect(s.kBytes - 128))},

@@ -91,8 +91,9 @@ inline void end_thread() { throw EndOfThread{}; }
 // ---- memory of planted kernels -----------------------------------------------------------------
 
 inline constexpr int kNumbers = 1024;
-alignas(128) inline float in[kNumbers];   ///< in[i] = i, read only
-alignas(128) inline float out[kNumbers];  ///< 0 at first, read and written
+inline constexpr int kGap = 32;                 // numbers after an array that kernels may not touch
+alignas(128) inline float in[kNumbers + kGap];  ///< in[i] = i, read only
+alignas(128) inline float out[kNumbers + kGap];  ///< 0 at first, read and written
 
 /// Threads and blocks of a launch, and what else it may touch.
 struct Shape {
@@ -151,8 +152,8 @@ inline Report launch(Device& device, const Kernel& kernel, bool bug, const Shape
 inline void track_numbers(Device& device) {
   for (int i = 0; i < kNumbers; ++i) in[i] = static_cast<float>(i);
   std::fill(std::begin(out), std::end(out), 0.0f);
-  device.track("in", in, sizeof(in), Access::kRead);
-  device.track("out", out, sizeof(out), Access::kReadWrite);
+  device.track("in", in, 4 * kNumbers, Access::kRead);
+  device.track("out", out, 4 * kNumbers, Access::kReadWrite);
 }
 
 inline Outcome run_planted(const Kernel& kernel, bool bug = false, const Shape& shape = {},
