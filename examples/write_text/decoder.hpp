@@ -32,11 +32,11 @@ class PackedProducts {
     const Layout& layout = model.layout();
     pack(layout.head);
     for (const LayerPlaces& at : layout.layers) {
-      for (const ParameterPlace& place : {at.lead, at.out, at.gate, at.up, at.down}) pack(place);
+      for (const ParameterSlice& place : {at.lead, at.out, at.gate, at.up, at.down}) pack(place);
     }
   }
 
-  void dense(const ParameterPlace& weight, View x, View y) const {
+  void dense(const ParameterSlice& weight, View x, View y) const {
     mhla::dense(x, packed(weight), y);
   }
   void mlp(const LayerPlaces& p, View x, View gate, View up, View hidden, View y) const {
@@ -52,10 +52,10 @@ class PackedProducts {
     explicit Packed(mhla::MatrixView<const T> weight)
         : memory(mhla::packed_dense_bytes<T>(weight.cols, weight.rows)), dense(memory, {weight}) {}
   };
-  void pack(const ParameterPlace& place) {
+  void pack(const ParameterSlice& place) {
     packed_.try_emplace(place.begin, place.matrix(model_.parameters()));
   }
-  const mhla::PackedDense<T>& packed(const ParameterPlace& place) const {
+  const mhla::PackedDense<T>& packed(const ParameterSlice& place) const {
     return packed_.at(place.begin).dense;
   }
 

@@ -70,7 +70,7 @@ struct Products {
   const Model<T>& model;
   mhla::Call call;
 
-  void dense(const ParameterPlace& weight, View x, View y) const {
+  void dense(const ParameterSlice& weight, View x, View y) const {
     mhla::dense(x, {weight.matrix(model.parameters())}, y, call);
   }
   void mlp(const LayerPlaces& p, View x, View gate, View up, View hidden, View y) const {
@@ -162,10 +162,10 @@ void backward(const Model<T>& model, Bytes bytes, CausalAttention<T>& attention,
   const std::span<const T> p = model.parameters();
   const mhla::Call call{.workspace = d.workspace};
   const Index n = std::ssize(bytes), c = s.dim;
-  const auto dense = [&](const ParameterPlace& weight, View x, View dy, View dx) {
+  const auto dense = [&](const ParameterSlice& weight, View x, View dy, View dx) {
     mhla::dense_adjoint(x, {weight.matrix(p)}, dy, dx, {weight.matrix(gradient)}, call);
   };
-  const auto norm = [&](const ParameterPlace& gain, View x, View dy, View dx) {
+  const auto norm = [&](const ParameterSlice& gain, View x, View dy, View dx) {
     mhla::rms_norm_adjoint(x, gain.numbers(p), kNormEps, dy, dx, gain.numbers(gradient), call);
   };
   const auto inner = [&] { return d.inner.zero_rows(n); };

@@ -17,18 +17,18 @@
 
 namespace write_text {
 
-using mhla::ParameterPlace;
+using mhla::ParameterSlice;
 
 /// Tensors of a layer: x += out(norm(attention(lead(norm(x)))) * silu(gate)), x += mlp(norm(x)).
 struct LayerPlaces {
-  ParameterPlace norm;       ///< [C]
-  ParameterPlace lead;       ///< [4C,C]: queries, keys, values, gates
-  ParameterPlace mixing;     ///< [M,M], MHLA only
-  ParameterPlace head_norm;  ///< [D]
-  ParameterPlace out;        ///< [C,C]
-  ParameterPlace mlp_norm;   ///< [C]
-  ParameterPlace gate, up;   ///< [F,C]
-  ParameterPlace down;       ///< [C,F]
+  ParameterSlice norm;       ///< [C]
+  ParameterSlice lead;       ///< [4C,C]: queries, keys, values, gates
+  ParameterSlice mixing;     ///< [M,M], MHLA only
+  ParameterSlice head_norm;  ///< [D]
+  ParameterSlice out;        ///< [C,C]
+  ParameterSlice mlp_norm;   ///< [C]
+  ParameterSlice gate, up;   ///< [F,C]
+  ParameterSlice down;       ///< [C,F]
 };
 
 class Layout {
@@ -59,10 +59,10 @@ class Layout {
     head = add("head", {kBytes, c});
   }
 
-  ParameterPlace embedding;  ///< [256,C]
+  ParameterSlice embedding;  ///< [256,C]
   std::vector<LayerPlaces> layers;
-  ParameterPlace norm;  ///< [C]
-  ParameterPlace head;  ///< [256,C]
+  ParameterSlice norm;  ///< [C]
+  ParameterSlice head;  ///< [256,C]
 
   const mhla::ParameterTable& table() const { return table_; }
 
@@ -71,7 +71,7 @@ class Layout {
 };
 
 template <class T>
-mhla::MixingView<T> mixing_at(const ParameterPlace& place, std::span<T> row) {
+mhla::MixingView<T> mixing_at(const ParameterSlice& place, std::span<T> row) {
   if (place.rows == 0) return {};
   return {row.data() + place.begin, mhla::Pattern(place.rows, place.cols)};
 }

@@ -91,7 +91,7 @@ TEST(Diagnose, ConditionIsOneWithoutCancellationAndLargeWithIt) {
   EXPECT_NEAR(diagnose(p).condition, 1, 1e-6);
   p.coefficients.setOnes();
   p.coefficients.col(0).setConstant(-1.5);
-  p.normalizer = WeightSums::kOwn;
+  p.normalizer = WeightSums::kToken;
   // Block sums of k are nearly equal, so 1 + 1 - 1.5 cancels: about 3.5 / 0.5.
   EXPECT_GT(diagnose(p).condition, 3);
   p.normalizer = WeightSums::kNone;

@@ -117,7 +117,7 @@ TEST(Form, FewPairsLeaveTheBlocksToTheWorkers) {
 
 /// den = max(r, least), of sums chosen at run time.
 struct AtLeast {
-  WeightSums which = WeightSums::kOwn;
+  WeightSums which = WeightSums::kToken;
   double least = 1;
 
   WeightSums sums() const { return which; }
@@ -135,7 +135,7 @@ TEST(Form, AUsersOwnNormalizerDividesInEveryForm) {
   const Contiguous blocks(20, 5);
   const auto mixing = locality<double>(4);
   for (const double least : {1e-3, 2., 1e3}) {  // below all sums, among them, above all
-    const Operator op{Relu{}, Relu{}, AtLeast{WeightSums::kOwn, least}};
+    const Operator op{Relu{}, Relu{}, AtLeast{WeightSums::kToken, least}};
     const auto near = [&](const Matrix<double>& o, Order order) {
       return (o - naive_attention<double>(in, blocks, mixing, op, order)).cwiseAbs().maxCoeff();
     };

@@ -103,7 +103,7 @@ TYPED_TEST_P(Streams, ANaNReachesLaterTokensAndNoneFromAMaskedKey) {
     Random rng(seed);
     const Matrix<S> clean = feed<F>(p, mixed_lengths(seed));
     const Index t = rng.integer(0, p.q.rows() - 1);
-    Matrix<S>* const inputs[] = {&p.k, &p.v, p.has_own_normalizer() ? &p.normalizer_k : &p.k};
+    Matrix<S>* const inputs[] = {&p.k, &p.v, p.has_separate_normalizer() ? &p.normalizer_k : &p.k};
     inputs[rng.integer(0, 2)]->row(t).setConstant(NAN);
     const Mask query_mask = p.inputs().query_mask;
     const Matrix<S> got = feed<F>(p, mixed_lengths(seed));

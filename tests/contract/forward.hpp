@@ -78,11 +78,11 @@ class Forward : public testing::Test {
   static void poison_key(Problem<S>& p, Index t, float value) {
     p.k.row(t).setConstant(S(value));
     p.v.row(t).setConstant(S(value));
-    if (p.has_own_normalizer()) p.normalizer_k.row(t).setConstant(S(value));
+    if (p.has_separate_normalizer()) p.normalizer_k.row(t).setConstant(S(value));
   }
   static void poison_query(Problem<S>& p, Index t, float value) {
     p.q.row(t).setConstant(S(value));
-    if (p.has_own_normalizer()) p.normalizer_q.row(t).setConstant(S(value));
+    if (p.has_separate_normalizer()) p.normalizer_q.row(t).setConstant(S(value));
   }
 };
 TYPED_TEST_SUITE_P(Forward);

@@ -23,7 +23,7 @@ template <class Form>
 struct BatchGradient : testing::Test {};
 TYPED_TEST_SUITE_P(BatchGradient);
 
-inline constexpr Part kTensors[] = {kQ, kK, kV, kOwnQ, kOwnK};
+inline constexpr Part kTensors[] = {kQ, kK, kV, kNormalizerQ, kNormalizerK};
 inline constexpr std::uint64_t kBatches = 48;
 
 /// Compares bit by bit. Gradients of parameters are sums over the pairs.

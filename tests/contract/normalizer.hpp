@@ -15,7 +15,7 @@ namespace mhla::test {
 
 /// A user's normaliser: den = r^2 + 1.
 struct SquarePlusOne {
-  static constexpr WeightSums sums() { return WeightSums::kOwn; }
+  static constexpr WeightSums sums() { return WeightSums::kToken; }
   template <class A>
   void denominators(const A* r, Index count, A* den) const {
     for (Index t = 0; t < count; ++t) den[t] = r[t] * r[t] + A(1);

@@ -17,7 +17,7 @@ using Fit = MixingFit<double>;
 /// The operator of a problem; some have a normaliser whose slope is not 1.
 template <class T>
 auto op_of(const Problem<T>& p) {
-  const bool square = p.normalizer == WeightSums::kOwn && p.seed % 3 == 0;
+  const bool square = p.normalizer == WeightSums::kToken && p.seed % 3 == 0;
   return Operator{p.query_map, p.key_map,
                   square ? AnyNormalizer(SquarePlusOne{}) : AnyNormalizer(p.normalizer, p.eps),
                   p.scale};

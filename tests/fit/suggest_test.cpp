@@ -20,7 +20,7 @@ TEST(SuggestFromData, GivesTheCurveOfEveryHalving) {
   const Grid blocks({12, 20}, {4, 4});
   MixingFit<double> fit(locality<double>(blocks));
   fit.add(in, blocks, op, target);
-  const std::vector<BlocksWorth> worth = suggest_from_data(fit, blocks.block_grid());
+  const std::vector<BlockCountResidual> worth = suggest_from_data(fit, blocks.block_grid());
   ASSERT_EQ(worth.size(), 4u);
   const GridShape grids[] = {{3, 5}, {2, 3}, {1, 2}, {1, 1}};
   for (std::size_t k = 0; k < 4; ++k) {
@@ -47,7 +47,7 @@ TEST(SuggestFromData, CrossAttentionHalvesBothSides) {
   const Operator op{Relu{}, Relu{}, NoNormalizer{}};
   MixingFit<double> fit(MixingMatrix<double>(Matrix<double>::Constant(3, 8, 0.1)));
   fit.add(in, CrossBlocks{Contiguous(30, 10), Contiguous(48, 6)}, op, softmax_bidirectional(in));
-  const std::vector<BlocksWorth> worth = suggest_from_data(fit, 3, 8);
+  const std::vector<BlockCountResidual> worth = suggest_from_data(fit, 3, 8);
   ASSERT_EQ(worth.size(), 4u);
   EXPECT_EQ(worth[1].queries, GridShape(2));
   EXPECT_EQ(worth[1].keys, GridShape(4));

@@ -55,10 +55,10 @@ TESTED_WITH_OTHERS = """
     layer/language_parameters layer/language_maps layer/language_body layer/language_backward
     """.split()
 
-# Parts of one kernel alone are tested with that kernel: own_block with causal_read_out_sm90,
+# Parts of one kernel alone are tested with that kernel: intra_block with causal_read_out_sm90,
 # streaming_block and streaming_mixture with streaming_step_sm80, weighted_values with
 # quadratic_sm90.
-PARTS_OF_ONE_KERNEL = "own_block streaming_block streaming_mixture weighted_values".split()
+PARTS_OF_ONE_KERNEL = "intra_block streaming_block streaming_mixture weighted_values".split()
 
 
 def headers(files, *folders):

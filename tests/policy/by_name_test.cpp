@@ -37,7 +37,7 @@ TEST(ByName, NormalisersAreThoseOfTheirNames) {
   const double r[] = {-1, 0, 2};
   double den[3];
   EXPECT_EQ(normalizer("none").sums(), WeightSums::kNone);
-  EXPECT_EQ(normalizer("key_sum").sums(), WeightSums::kOwn);
+  EXPECT_EQ(normalizer("key_sum").sums(), WeightSums::kToken);
   EXPECT_EQ(normalizer("cross_query").sums(), WeightSums::kCrossQuery);
   normalizer("none").denominators(r, 3, den);
   EXPECT_EQ(den[2], 1);

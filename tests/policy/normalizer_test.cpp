@@ -13,7 +13,7 @@ namespace {
 
 /// A user's normaliser: max(r, 1).
 struct AtLeastOne {
-  static constexpr WeightSums sums() { return WeightSums::kOwn; }
+  static constexpr WeightSums sums() { return WeightSums::kToken; }
   template <class A>
   void denominators(const A* r, Index count, A* den) const {
     for (Index t = 0; t < count; ++t) den[t] = std::max(r[t], A(1));
@@ -72,7 +72,7 @@ TYPED_TEST(NormalizerOf, EpsIsAddedToTheSumAndRoundedWithIt) {
 
 TEST(Normalizer, NamesTheSumsThatItReads) {
   EXPECT_EQ(NoNormalizer::sums(), WeightSums::kNone);
-  EXPECT_EQ(KeySum::sums(), WeightSums::kOwn);
+  EXPECT_EQ(KeySum::sums(), WeightSums::kToken);
   EXPECT_EQ(CrossQuery::sums(), WeightSums::kCrossQuery);
 }
 

@@ -48,7 +48,7 @@ struct Batch {
     }
     problem.query_map = problem.key_map =
         random_map<accumulator_t<T>>(rng, rng.integer(0, kSameWidthMaps + 1), d);
-    problem.normalizer = rng.chance(0.5) ? WeightSums::kOwn : WeightSums::kNone;
+    problem.normalizer = rng.chance(0.5) ? WeightSums::kToken : WeightSums::kNone;
     constexpr Index kMostBlocks = 40;
     problem.coefficients = rng.matrix<accumulator_t<T>>(kMostBlocks, kMostBlocks, 0, 1);
     problem.lower = problem.upper = rng.chance(0.5) ? kMostBlocks : 3;

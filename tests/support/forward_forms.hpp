@@ -222,7 +222,7 @@ struct StreamOf {
 using Streamed = StreamOf<Causal>;
 using StreamedDecay = StreamOf<CausalDecay>;
 
-/// Turns a problem into one with a single block, where MHLA is linear attention.
+/// RowSchedule a problem into one with a single block, where MHLA is linear attention.
 template <class T>
 void make_linear(Problem<T>& p) {
   const auto one_block = [](Index n) {
@@ -237,7 +237,7 @@ void make_linear(Problem<T>& p) {
 /// Replaces CrossQuery by its equal with one block.
 template <class T>
 void make_own(Problem<T>& p) {
-  if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kOwn;
+  if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kToken;
 }
 
 struct LinearBidirectional {

@@ -53,7 +53,7 @@ Problem<T> head_problem(const Safetensors& file, const Heads& q, const Heads& k,
   p.q = q.head(b, h).cast<T>();
   p.k = k.head(b, h).cast<T>();
   p.v = v.head(b, h).cast<T>();
-  p.normalizer = value<bool>(file, "normalize") ? WeightSums::kOwn : WeightSums::kNone;
+  p.normalizer = value<bool>(file, "normalize") ? WeightSums::kToken : WeightSums::kNone;
   if (value<std::string>(file, "kind") == "causal_official") {  // its map is already applied
     p.causal = true;
     p.query_blocks = AnyPartition::of(Contiguous(p.q.rows(), value<Index>(file, "chunk_size")));

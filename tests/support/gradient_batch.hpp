@@ -49,7 +49,7 @@ class RandomBatch {
     Buffers parameters;  // without tensors
 
     BatchGradients<T> views() const {
-      return {view(kQ), view(kK), view(kV), view(kOwnQ), view(kOwnK)};
+      return {view(kQ), view(kK), view(kV), view(kNormalizerQ), view(kNormalizerK)};
     }
     TensorView<T> view(Part part) const {
       const TensorView<T> all = tensors[part].view();
@@ -73,7 +73,8 @@ class RandomBatch {
     const Inputs<T> head = detail::head_inputs(in_, s, h);
     const auto dout_head = detail::head_output(in_, dout(), s, h);
     GradientProblem<T> p = shared_;
-    for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) p.tensors[part] = get(part, s, h, values_);
+    for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
+      p.tensors[part] = get(part, s, h, values_);
     Buffers g(p);
     add_gradients<Form>(
         GradientArguments<Inputs<T>>{head, dout_head, g.views(), g.parameter_views()}, shared_,
@@ -82,7 +83,7 @@ class RandomBatch {
   }
   /// Returns a part of one head.
   Matrix<T> get(Part part, Index s, Index h, const std::vector<StridedTensor<T>>& tensors) const {
-    const bool query = part == kQ || part == kOwnQ;
+    const bool query = part == kQ || part == kNormalizerQ;
     const auto span = query ? detail::query_span(in_, s) : detail::key_span(in_, s);
     if (tensors[part].view().width() == 0 && part != kV) return {};
     return dense(detail::head_of(tensors[part].view(), span, h));
@@ -113,8 +114,8 @@ class RandomBatch {
     };
     const auto width = [&](Part part) { return shared_.tensors[part].cols(); };
     in_ = {.q = add(nq, width(kQ)), .k = add(nk, width(kK)), .v = add(nk, width(kV))};
-    const auto own_q = add(nq, width(kOwnQ)), own_k = add(nk, width(kOwnK));
-    if (width(kOwnQ) > 0) in_.normalizer_q = own_q, in_.normalizer_k = own_k;
+    const auto own_q = add(nq, width(kNormalizerQ)), own_k = add(nk, width(kNormalizerK));
+    if (width(kNormalizerQ) > 0) in_.normalizer_q = own_q, in_.normalizer_k = own_k;
     add(nq, width(kV));  // dout
     const auto mask = [&](Matrix<bool>& m, Index tokens) -> BatchMask {
       if (rng_.chance(0.6)) return {};

@@ -47,7 +47,7 @@ struct GradientCausality {
         };
         for (Matrix<T>& m : changed.tensors) spoil(m);
         spoil(changed.dout);
-        expect_same_rows(before, gradients_of<Form>(changed), {kQ, kOwnQ}, 0, first, p);
+        expect_same_rows(before, gradients_of<Form>(changed), {kQ, kNormalizerQ}, 0, first, p);
       }
     });
   }
@@ -57,10 +57,10 @@ struct GradientCausality {
     for_cut_problems([](const Problem& p, const Buffers& before, Index first) {
       for (const float poison : {NAN, INFINITY}) {
         Problem changed = p;
-        for (Matrix<T>* m : {&changed.tensors[kQ], &changed.tensors[kOwnQ], &changed.dout}) {
+        for (Matrix<T>* m : {&changed.tensors[kQ], &changed.tensors[kNormalizerQ], &changed.dout}) {
           if (m->rows() > 0) m->topRows(first).setConstant(static_cast<T>(poison));
         }
-        expect_same_rows(before, gradients_of<Form>(changed), {kK, kV, kOwnK}, first,
+        expect_same_rows(before, gradients_of<Form>(changed), {kK, kV, kNormalizerK}, first,
                          p.queries() - first, p);
       }
     });

@@ -57,8 +57,8 @@ Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x, const 
   n.k = features(p.op.key_map, x[kK], x[kKeyMap], W(1));
   n.v = x[kV];
   if (!p.inputs().normalizer_q.absent()) {
-    n.normalizer_q = features(p.op.query_map, x[kOwnQ], x[kQueryMap], scale);
-    n.normalizer_k = features(p.op.key_map, x[kOwnK], x[kKeyMap], W(1));
+    n.normalizer_q = features(p.op.query_map, x[kNormalizerQ], x[kQueryMap], scale);
+    n.normalizer_k = features(p.op.key_map, x[kNormalizerK], x[kKeyMap], W(1));
   }
   n.mixing = mixing;
   return naive_attention(n);
@@ -218,7 +218,7 @@ struct SoftmaxForm {
   template <class T>
   static void fit(GradientProblem<T>& p) {
     LinearForm<kCausal>::fit(p);
-    p.tensors[kOwnQ] = p.tensors[kOwnK] = {};
+    p.tensors[kNormalizerQ] = p.tensors[kNormalizerK] = {};
     const double scale = p.op.scale;
     p.op = {{Identity{}}, {Identity{}}, {NoNormalizer{}}, scale};
   }

@@ -74,14 +74,16 @@ struct GradientLaws {
       add_gradients<Form>(p, g);
       Buffers apart = start;  // column-major
       std::array<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>, kMixing> columns;
-      for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) columns[part] = start.tensors[part];
-      add_gradients<Form>(
-          Arguments{p.inputs(),
-                    p.dout,
-                    {columns[kQ], columns[kK], columns[kV], columns[kOwnQ], columns[kOwnK]},
-                    apart.parameter_views()},
-          p, p.blocks);
-      for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) apart.tensors[part] = columns[part];
+      for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
+        columns[part] = start.tensors[part];
+      add_gradients<Form>(Arguments{p.inputs(),
+                                    p.dout,
+                                    {columns[kQ], columns[kK], columns[kV], columns[kNormalizerQ],
+                                     columns[kNormalizerK]},
+                                    apart.parameter_views()},
+                          p, p.blocks);
+      for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
+        apart.tensors[part] = columns[part];
       expect_same(g, apart, p, "column-major");
       if constexpr (std::is_same_v<T, A>) {
         Buffers expected = gradients_of<Form>(p), before = start;
@@ -103,8 +105,8 @@ struct GradientLaws {
         if (!wanted(kQ)) tensors.q = {};
         if (!wanted(kK)) tensors.k = {};
         if (!wanted(kV)) tensors.v = {};
-        if (!wanted(kOwnQ)) tensors.normalizer_q = {};
-        if (!wanted(kOwnK)) tensors.normalizer_k = {};
+        if (!wanted(kNormalizerQ)) tensors.normalizer_q = {};
+        if (!wanted(kNormalizerK)) tensors.normalizer_k = {};
         if (!wanted(kMixing)) parameters.mixing = {};
         // Empty, but not null.
         if (!wanted(kQueryMap)) parameters.query_map = parameters.query_map.first(0);
@@ -144,8 +146,8 @@ struct GradientLaws {
       p.key_mask = random_mask(rng, p.blocks.keys);
       Buffers expected = gradients_of<Form>(p), g(p);
       const auto poison = [&p](auto& tensors) {
-        for (const Part part : {kQ, kK, kV, kOwnQ, kOwnK}) {
-          const Matrix<bool>& mask = part == kQ || part == kOwnQ ? p.query_mask : p.key_mask;
+        for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK}) {
+          const Matrix<bool>& mask = part == kQ || part == kNormalizerQ ? p.query_mask : p.key_mask;
           poison_masked(mask, tensors[part]);
         }
       };
@@ -165,12 +167,12 @@ struct GradientLaws {
   static void unused_tensors_are_not_read() {
     for_problems<Form, T>(16, [](Problem p) {
       p.op.normalizer = {NoNormalizer{}};
-      p.tensors[kOwnQ] = p.tensors[kOwnK] = {};
+      p.tensors[kNormalizerQ] = p.tensors[kNormalizerK] = {};
       Buffers expected = gradients_of<Form>(p);
-      p.tensors[kOwnQ] = unwritten<T>(p.queries(), p.tensors[kQ].cols());
-      p.tensors[kOwnK] = unwritten<T>(p.keys(), p.tensors[kK].cols());
-      expected.tensors[kOwnQ] = Matrix<T>::Zero(p.queries(), p.tensors[kQ].cols());
-      expected.tensors[kOwnK] = Matrix<T>::Zero(p.keys(), p.tensors[kK].cols());
+      p.tensors[kNormalizerQ] = unwritten<T>(p.queries(), p.tensors[kQ].cols());
+      p.tensors[kNormalizerK] = unwritten<T>(p.keys(), p.tensors[kK].cols());
+      expected.tensors[kNormalizerQ] = Matrix<T>::Zero(p.queries(), p.tensors[kQ].cols());
+      expected.tensors[kNormalizerK] = Matrix<T>::Zero(p.keys(), p.tensors[kK].cols());
       expect_same(expected, gradients_of<Form>(p), p, "unused");
     });
   }
@@ -192,12 +194,12 @@ struct GradientLaws {
       };
       if (queries) {
         none(p.blocks.queries);
-        for (const Part part : {kQ, kOwnQ}) clear(part);
+        for (const Part part : {kQ, kNormalizerQ}) clear(part);
         p.dout.resize(0, p.dout.cols());
       }
       if (keys) {
         none(p.blocks.keys);
-        for (const Part part : {kK, kV, kOwnK}) clear(part);
+        for (const Part part : {kK, kV, kNormalizerK}) clear(part);
       }
       Form::fit(p);
       return p;

@@ -25,7 +25,8 @@ namespace mhla::test {
 /// features, values and the elements of a summary, the feature map, and a few products.
 template <class T>
 Index longest_chain(const GradientProblem<T>& p) {
-  const Index d = std::max({p.tensors[kQ].cols(), p.tensors[kK].cols(), p.tensors[kOwnQ].cols()});
+  const Index d =
+      std::max({p.tensors[kQ].cols(), p.tensors[kK].cols(), p.tensors[kNormalizerQ].cols()});
   const Index f = p.op.query_map.features(d), e = p.tensors[kV].cols();
   return 4 * (p.queries() + p.keys() + p.pattern.rows() + p.pattern.cols()) + 8 * (d + f + e) +
          f * (e + 1) + 300;

@@ -16,8 +16,19 @@
 namespace mhla::test {
 
 /// Variables of gradients: five tensors and three rows of parameters.
-enum Part : std::size_t { kQ, kK, kV, kOwnQ, kOwnK, kMixing, kQueryMap, kKeyMap, kParts };
-inline constexpr Part kAllParts[] = {kQ, kK, kV, kOwnQ, kOwnK, kMixing, kQueryMap, kKeyMap};
+enum Part : std::size_t {
+  kQ,
+  kK,
+  kV,
+  kNormalizerQ,
+  kNormalizerK,
+  kMixing,
+  kQueryMap,
+  kKeyMap,
+  kParts
+};
+inline constexpr Part kAllParts[] = {kQ,           kK,      kV,        kNormalizerQ,
+                                     kNormalizerK, kMixing, kQueryMap, kKeyMap};
 inline constexpr const char* kPartNames[] = {
     "q", "k", "v", "normalizer_q", "normalizer_k", "mixing", "query_map", "key_map"};
 
@@ -51,8 +62,8 @@ struct GradientProblem {
     return {.q = tensors[kQ],
             .k = tensors[kK],
             .v = tensors[kV],
-            .normalizer_q = tensors[kOwnQ],
-            .normalizer_k = tensors[kOwnK],
+            .normalizer_q = tensors[kNormalizerQ],
+            .normalizer_k = tensors[kNormalizerK],
             .query_mask = mask(query_mask),
             .key_mask = mask(key_mask)};
   }
@@ -67,11 +78,11 @@ struct GradientProblem {
   std::string text() const {
     const auto shape = [](const auto& m) { return detail::shape_text({m.rows(), m.cols()}); };
     return "seed " + std::to_string(seed) + ": q " + shape(tensors[kQ]) + ", k " +
-           shape(tensors[kK]) + ", v " + shape(tensors[kV]) + ", own q " + shape(tensors[kOwnQ]) +
-           ", mixing " + shape(pattern) + (pattern.sparse() ? " in lists" : " in a band") +
-           ", maps " + op.query_map.name() + "/" + op.key_map.name() + ", normalizer " +
-           std::to_string(op.normalizer.normalizer.index()) + ", scale " +
-           std::to_string(op.scale) + (query_mask.size() > 0 ? ", query mask" : "") +
+           shape(tensors[kK]) + ", v " + shape(tensors[kV]) + ", own q " +
+           shape(tensors[kNormalizerQ]) + ", mixing " + shape(pattern) +
+           (pattern.sparse() ? " in lists" : " in a band") + ", maps " + op.query_map.name() + "/" +
+           op.key_map.name() + ", normalizer " + std::to_string(op.normalizer.normalizer.index()) +
+           ", scale " + std::to_string(op.scale) + (query_mask.size() > 0 ? ", query mask" : "") +
            (key_mask.size() > 0 ? ", key mask" : "");
   }
 };
@@ -115,7 +126,7 @@ struct GradientBuffers {
   }
 
   Gradients<T> views() {
-    return {tensors[kQ], tensors[kK], tensors[kV], tensors[kOwnQ], tensors[kOwnK]};
+    return {tensors[kQ], tensors[kK], tensors[kV], tensors[kNormalizerQ], tensors[kNormalizerK]};
   }
   ParameterGradients<A> parameter_views() {
     auto& [mixing, query_map, key_map] = parameters;

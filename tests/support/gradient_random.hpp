@@ -112,8 +112,8 @@ GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
   if (normalizer != 0 && rng.chance(0.4)) {
     const bool weights = p.op.query_map.weights() + p.op.key_map.weights() > 0;
     const Index own = weights ? d : rng.integer(1, 8);
-    p.tensors[kOwnQ] = rng.matrix<T>(nq, own);
-    p.tensors[kOwnK] = rng.matrix<T>(nk, own);
+    p.tensors[kNormalizerQ] = rng.matrix<T>(nq, own);
+    p.tensors[kNormalizerK] = rng.matrix<T>(nk, own);
   }
   const Index more = Form::kCausal ? rng.integer(0, 2) : 0;  // only the leading part is read
   const Index rows = std::max<Index>(1, blocks.blocks() + more);

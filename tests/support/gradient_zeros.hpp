@@ -35,9 +35,9 @@ struct GradientZeros {
       const Buffers clean = gradients_of<Form>(p);
       for (const float poison : {NAN, INFINITY}) {
         Problem poisoned = p;
-        for (const Part part : {kQ, kOwnQ, kK, kV, kOwnK}) {
+        for (const Part part : {kQ, kNormalizerQ, kK, kV, kNormalizerK}) {
           Matrix<T>& m = poisoned.tensors[part];
-          const bool query = part == kQ || part == kOwnQ;
+          const bool query = part == kQ || part == kNormalizerQ;
           for (Index t = 0; t < (query || p.causal ? m.rows() : 0); ++t) {
             if (query ? left_out(0, t) : t >= last) m.row(t).setConstant(static_cast<T>(poison));
           }

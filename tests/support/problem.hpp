@@ -26,7 +26,7 @@ struct AnyNormalizer {
 
   AnyNormalizer(const Choice& choice = {}) : normalizer(choice) {}  // NOLINT
   AnyNormalizer(WeightSums sums, double eps) {
-    if (sums == WeightSums::kOwn) normalizer = KeySum{eps};
+    if (sums == WeightSums::kToken) normalizer = KeySum{eps};
     if (sums == WeightSums::kCrossQuery) normalizer = CrossQuery{eps};
   }
   WeightSums sums() const {
@@ -53,7 +53,7 @@ struct Problem {
   Matrix<A> coefficients;
   Index lower = 0, upper = 0;  // bands of the mixing matrix; wide ones for a dense matrix
   AnyMap<A> query_map{Identity{}}, key_map{Identity{}};
-  WeightSums normalizer = WeightSums::kOwn;
+  WeightSums normalizer = WeightSums::kToken;
   double eps = 0;
   double scale = 1;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
@@ -67,7 +67,7 @@ struct Problem {
 
   Inputs<T> inputs() const {
     Inputs<T> in{.q = q, .k = k, .v = v};
-    if (has_own_normalizer()) {
+    if (has_separate_normalizer()) {
       in.normalizer_q = normalizer_q;
       in.normalizer_k = normalizer_k;
     }
@@ -75,7 +75,7 @@ struct Problem {
     in.key_mask = mask(key_mask);
     return in;
   }
-  bool has_own_normalizer() const { return normalizer_q.cols() > 0; }
+  bool has_separate_normalizer() const { return normalizer_q.cols() > 0; }
 
   CrossBlocks<AnyPartition, AnyPartition> blocks() const { return {query_blocks, key_blocks}; }
   Order order() const { return causal ? Order::kCausal : Order::kBidirectional; }
@@ -88,8 +88,8 @@ struct Problem {
       << k.cols() << "], v [" << v.rows() << "," << v.cols() << "], mixing [" << coefficients.rows()
       << "," << coefficients.cols() << "] " << (sparse ? "lists in " : "") << "band " << lower
       << "," << upper << ", maps " << query_map.name() << "/" << key_map.name() << ", normalizer "
-      << static_cast<int>(normalizer) << (has_own_normalizer() ? " own" : "") << ", eps " << eps
-      << ", scale " << scale << (query_mask.size() > 0 ? ", query mask" : "")
+      << static_cast<int>(normalizer) << (has_separate_normalizer() ? " own" : "") << ", eps "
+      << eps << ", scale " << scale << (query_mask.size() > 0 ? ", query mask" : "")
       << (key_mask.size() > 0 ? ", key mask" : "") << (causal ? ", causal" : "");
     return s.str();
   }

@@ -75,7 +75,7 @@ struct RankProblem {
   /// Copies the part of one machine's gradients that this rank has.
   GradientBuffers<T> part_of(const GradientBuffers<T>& all) const {
     GradientBuffers<T> part(own);
-    for (const Part tensor : {kQ, kK, kV, kOwnQ, kOwnK}) {
+    for (const Part tensor : {kQ, kK, kV, kNormalizerQ, kNormalizerK}) {
       part.tensors[tensor] = side(tensor).rows_of(all.tensors[tensor]);
     }
     part.parameters = all.parameters;
@@ -97,7 +97,7 @@ struct RankProblem {
         keys(p.blocks.keys, at(splits.second, rank), at(splits.second, rank + 1)),
         own(p) {
     own.blocks = {queries.blocks(), keys.blocks()};
-    for (const Part tensor : {kQ, kK, kV, kOwnQ, kOwnK}) {
+    for (const Part tensor : {kQ, kK, kV, kNormalizerQ, kNormalizerK}) {
       own.tensors[tensor] = side(tensor).rows_of(p.tensors[tensor]);
     }
     own.dout = queries.rows_of(p.dout);
@@ -105,7 +105,7 @@ struct RankProblem {
     own.key_mask = keys.mask_of(p.key_mask);
   }
   const PartOfBlocks& side(Part tensor) const {
-    return tensor == kQ || tensor == kOwnQ ? queries : keys;
+    return tensor == kQ || tensor == kNormalizerQ ? queries : keys;
   }
   static Index at(const std::vector<Index>& first, Index r) {
     return first[static_cast<std::size_t>(r)];

@@ -18,9 +18,9 @@
 #include <string>
 
 #include "mhla/attention/bidirectional_head.hpp"
+#include "mhla/attention/call_diagnostics.hpp"
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/matrix_calls.hpp"
-#include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 

@@ -103,7 +103,7 @@ class BidirectionalHead {
   const auto& values() const { return summaries_.values(); }  ///< S of all blocks
   const auto& mixtures(Index w) const { return workers_[w].mixtures; }
   void mix_sums(const MixingGroup<A>& own, Index w) const {
-    if (n_.sums == WeightSums::kOwn) {
+    if (n_.sums == WeightSums::kToken) {
       own.mix(workers_[w].key_sums, summaries_.key_sums(), n_.sum_features());
     } else if (cross_query()) {
       own.mix(workers_[w].places, slot_sums_.rows(), slot_sums_.places);
@@ -135,8 +135,9 @@ class BidirectionalHead {
   /// Writes the rows scale * phi(q) that the denominators of a strip read.
   void gather_denominator_queries(const Index* tokens, Index count,
                                   const QueryScratch<A>& scratch) const {
-    gather_queries(n_.own() ? in_.normalizer_q : in_.q, tokens, count, op_.query_map,
-                   static_cast<A>(op_.scale), scratch.raw, scratch.normalizer_queries);
+    gather_queries(n_.separate_normalizer() ? in_.normalizer_q : in_.q, tokens, count,
+                   op_.query_map, static_cast<A>(op_.scale), scratch.raw,
+                   scratch.normalizer_queries);
   }
 
   /// s_bw = phi(q_bw) . z_b for the slots of block b of the share; 0 where the query is masked.
@@ -173,8 +174,8 @@ class BidirectionalHead {
   void write_denominators(const Index* tokens, const Index* places, Index count, Index g,
                           const Worker& w) const {
     A* const sums = w.queries.denominators;
-    if (n_.sums == WeightSums::kOwn) {
-      if (n_.own()) gather_denominator_queries(tokens, count, w.queries);
+    if (n_.sums == WeightSums::kToken) {
+      if (n_.separate_normalizer()) gather_denominator_queries(tokens, count, w.queries);
       sum_weights(w.queries.normalizer_queries, count, n_.sum_features(), w.key_sums.row(g), sums);
     } else if (cross_query()) {
       for (Index s = 0; s < count; ++s) sums[s] = w.places.row(g)[places[s]];

@@ -16,11 +16,11 @@
 
 #include <algorithm>
 
+#include "mhla/attention/call_diagnostics.hpp"
 #include "mhla/attention/causal_block.hpp"
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/head_summaries.hpp"
 #include "mhla/attention/matrix_calls.hpp"
-#include "mhla/attention/mistake.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"

@@ -45,7 +45,7 @@ struct CausalScratch {
         read(nullptr,
              alias(n.values * Index{sizeof(A)}) ? unaliased_stride<A>(n.values) : n.values) {
     read.data = arena.take<A>(function, {n.features + kStripTokens, read.stride});
-    if (n.own()) {
+    if (n.separate_normalizer()) {
       normalizer_packed = PackedKeys<A>(function, arena, kStripTokens, n.normalizer_features, 0);
     }
   }
@@ -123,7 +123,7 @@ class CausalBlock {
   /// Gathers a strip of keys and values.
   void gather_keys() {
     pack(in_.k, scratch_.packed);
-    if (n_.own()) pack(in_.normalizer_k, scratch_.normalizer_packed);
+    if (n_.separate_normalizer()) pack(in_.normalizer_k, scratch_.normalizer_packed);
     gather(in_.v, keys_.tokens(), keys_.count(), values());
   }
   void pack(MatrixView<const T> k, PackedKeys<A>& to) {
@@ -144,12 +144,12 @@ class CausalBlock {
     const bool divides = n_.sums != WeightSums::kNone;
     A* const r = rows().denominators;
     Index seen[kStripTokens]{};
-    if (n_.own()) {
+    if (n_.separate_normalizer()) {
       score(in_.normalizer_q, queries, scratch_.normalizer_packed, rows().normalizer_queries, r,
             seen, nullptr);
     }
-    score(in_.q, queries, scratch_.packed, rows().queries, divides && !n_.own() ? r : nullptr, seen,
-          &next);
+    score(in_.q, queries, scratch_.packed, rows().queries,
+          divides && !n_.separate_normalizer() ? r : nullptr, seen, &next);
     if (divides) {
       op_.normalizer.denominators(static_cast<const A*>(r), count, r);
       reciprocals(r, count, rows().factors);
@@ -164,7 +164,7 @@ class CausalBlock {
                    .factors = divides ? rows().factors : nullptr,
                    .spans = spans,
                    .next = &next});
-      if (divides) divide_others(to, count, n_.values, r, rows().factors);
+      if (divides) divide_without_reciprocal(to, count, n_.values, r, rows().factors);
     });
     next.finish();
   }
@@ -183,7 +183,8 @@ class CausalBlock {
 
   /// Adds the strip's keys to R at `matrix` and z.
   void add_strip(Rows<A> matrix) {
-    const PackedKeys<A>& keys = n_.own() ? scratch_.normalizer_packed : scratch_.packed;
+    const PackedKeys<A>& keys =
+        n_.separate_normalizer() ? scratch_.normalizer_packed : scratch_.packed;
     multiply<A>({.out = matrix,
                  .a = scratch_.packed.keys(0).matrix(n_.features, keys.count()),
                  .b = values(),

@@ -27,7 +27,7 @@
 #include "mhla/policy/mixing_matrix.hpp"
 #include "mhla/stage/decay.hpp"
 #include "mhla/stage/mixing.hpp"
-#include "mhla/stage/turns.hpp"
+#include "mhla/stage/row_schedule.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -47,7 +47,7 @@ inline Index prepared_together(Index blocks) {
 ///
 ///     check(function, mixing)     throws what a stream refuses
 ///     most_tokens, terms          in blocks of w tokens; R, 0 without
-///     own(i)                      m_ii
+///     diagonal(i)                      m_ii
 ///     summary(i), key_sum(i)      places for S_i and z_i
 ///     running(i)                  R [D,E] of block i, zeros at first
 ///     running_key_sum(i)          its z [Dz]
@@ -80,7 +80,7 @@ class EarlierBlocks<A, MixingView<const A>> {
                  checked_product(function, "state", {sizes.features, sizes.values})),
         running_key_sums_(function, arena, 2, sizes.sum_features()) {}
 
-  A own(Index i) const { return mixing_(i, i); }
+  A diagonal(Index i) const { return mixing_(i, i); }
   Rows<A> summary(Index i) const { return summaries_.values().block(i); }
   A* key_sum(Index i) const { return summaries_.key_sum(i); }
   A* running(Index i) const { return running_.row(i % (2 * group_)); }
@@ -196,7 +196,7 @@ class EarlierBlocks<A, DecayView<const A>> {
         running_(function, arena, 2, states_.stride),
         running_key_sums_(function, arena, 2, sizes.sum_features()) {}
 
-  A own(Index /*i*/) const { return decay_coefficient(mixing_, 0); }
+  A diagonal(Index /*i*/) const { return decay_coefficient(mixing_, 0); }
   Rows<A> summary(Index i) const { return summaries_.values().block((i + 2) % 2); }
   A* key_sum(Index i) const { return summaries_.key_sum((i + 2) % 2); }
   A* running(Index i) const { return running_.row(i % 2); }

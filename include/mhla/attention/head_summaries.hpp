@@ -60,8 +60,8 @@ class HeadSummaries {
     const bool none = n_.sums == WeightSums::kNone;
     using detail::summarize;  // hidden by the member; ADL finds a unit's overload
     summarize(in.k, in.v, blocks, b, in.key_mask, op.key_map, scratch, summary,
-              none || n_.own() ? nullptr : key_sum);
-    if (n_.own()) {
+              none || n_.separate_normalizer() ? nullptr : key_sum);
+    if (n_.separate_normalizer()) {
       sum_keys(in.normalizer_k, blocks, b, in.key_mask, op.key_map, row_scratch(scratch), key_sum);
     }
   }

@@ -91,7 +91,7 @@ struct SingleBlockNormalizer {
   const Z& normalizer;
 
   WeightSums sums() const {
-    return normalizer.sums() == WeightSums::kNone ? WeightSums::kNone : WeightSums::kOwn;
+    return normalizer.sums() == WeightSums::kNone ? WeightSums::kNone : WeightSums::kToken;
   }
   template <class A>
   void denominators(const A* r, Index count, A* den) const {

@@ -139,12 +139,12 @@ class LinearCausalHeads {
   /// \param in    the tokens of a strip
   void read_strip(Index head, const Inputs<T>& in, Prefetch& next, MatrixView<T> out) const {
     const bool sums = n_.sums != WeightSums::kNone;
-    if (n_.own()) {
+    if (n_.separate_normalizer()) {
       gather_strip(in, in.normalizer_q, in.normalizer_k);
       sum_weights(head, in.q.rows);
     }
     gather_strip(in, in.q, in.k);
-    if (sums && !n_.own()) sum_weights(head, in.q.rows);
+    if (sums && !n_.separate_normalizer()) sum_weights(head, in.q.rows);
     if (sums) {
       const A* const r = denominators_;
       op_.normalizer.denominators(r, in.q.rows, denominators_);
@@ -178,7 +178,7 @@ class LinearCausalHeads {
     recurrence_.advance(head, {queries_, keys_, values, outputs, sums ? factors_ : nullptr, count},
                         next);
     next.finish();
-    if (sums) divide_others(outputs, count, n_.values, denominators_, factors_);
+    if (sums) divide_without_reciprocal(outputs, count, n_.values, denominators_, factors_);
   }
 
   /// Calls kept(s, count) for runs of tokens that a mask keeps. Zeroes `width` columns of the rows

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "mhla/attention/batch.hpp"
-#include "mhla/attention/mistake.hpp"
+#include "mhla/attention/call_diagnostics.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/call.hpp"

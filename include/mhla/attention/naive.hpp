@@ -7,7 +7,7 @@
 ///     o_t  = sum_j A_tj v_j / den(r_t)                   [E]
 ///
 ///     den = 1                                                            WeightSums::kNone
-///     r_t = sum_j A_tj                                                   WeightSums::kOwn
+///     r_t = sum_j A_tj                                                   WeightSums::kToken
 ///     r_t = sum_j m_{block(t), block(j)} q_u . k_j                       WeightSums::kCrossQuery
 ///           u: the query in block(j) with the slot of t
 ///
@@ -221,7 +221,7 @@ Matrix<W> naive_sums(const NaiveProblem<W, Z>& p) {
   const Matrix<W>& k = p.normalizer_k.size() == 0 ? p.k : p.normalizer_k;
   Matrix<W> sums(q.rows(), 1);
   for (Index t = 0; t < q.rows(); ++t) sums(t, 0) = 0;
-  if (p.normalizer.sums() == WeightSums::kOwn) {
+  if (p.normalizer.sums() == WeightSums::kToken) {
     const Matrix<W> a = weights(p, q, k);
     for (Index t = 0; t < q.rows(); ++t) {
       for (Index j = 0; j < k.rows(); ++j) sums(t, 0) += a(t, j);

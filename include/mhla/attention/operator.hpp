@@ -140,10 +140,10 @@ struct HeadSizes {
   Index normalizer_features;  // features of the denominator's own queries and keys, 0 for none
 
   /// The denominator has queries and keys of its own.
-  bool own() const { return normalizer_features > 0; }
+  bool separate_normalizer() const { return normalizer_features > 0; }
   /// Features of key sums, 0 where none are read.
   Index sum_features() const {
-    return sums == WeightSums::kNone ? 0 : own() ? normalizer_features : features;
+    return sums == WeightSums::kNone ? 0 : separate_normalizer() ? normalizer_features : features;
   }
   Index widest() const { return std::max(features, normalizer_features); }
 };

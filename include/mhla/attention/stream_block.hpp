@@ -4,9 +4,9 @@
 /// The steps of a stream: open a block, append one or several tokens, close it (streaming.hpp).
 ///
 /// The tokens of a block prepare the next one, so that all tokens take about the same time
-/// (turns.hpp). Each token adds missing keys to a part of the summary and of R (open_block.hpp),
-/// and mixes a share of R and z of later blocks. The last token of a block completes the summary.
-/// The first token adds the block before to R while it reads R.
+/// (row_schedule.hpp). Each token adds missing keys to a part of the summary and of R
+/// (open_block.hpp), and mixes a share of R and z of later blocks. The last token of a block
+/// completes the summary. The first token adds the block before to R while it reads R.
 ///
 /// Multiply-adds of a token of block i, over D*E:
 ///
@@ -89,7 +89,7 @@ class StreamBlock {
               .values = memory.open_values,
               .features = sizes.features,
               .width = sizes.values,
-              .weight = memory.earlier.own(i)},
+              .weight = memory.earlier.diagonal(i)},
         z_(memory.earlier.running_key_sum(i)),
         header_(header),
         i_(i),
@@ -148,7 +148,7 @@ class StreamBlock {
   void gather_query(const Inputs<T>& token, const QueryScratch<A>& rows) const {
     const A factor = static_cast<A>(op_.scale);
     gather_queries(token.q, kToken, 1, op_.query_map, factor, rows.raw, rows.queries);
-    if (!n_.own()) return;
+    if (!n_.separate_normalizer()) return;
     gather_queries(token.normalizer_q, kToken, 1, op_.query_map, factor, rows.raw,
                    rows.normalizer_queries);
   }
@@ -159,7 +159,7 @@ class StreamBlock {
                                [this](Index begin, Index end) { complete(begin, end); });
     sum_weights(scratch.rows);
     if (kept() == 0) return;
-    if (n_.own()) {
+    if (n_.separate_normalizer()) {
       score = score_of(scratch.rows.normalizer_queries.row(0), p_.open_normalizer_keys.row(0),
                        n_.normalizer_features, open_.weight, scratch.key);
     }
@@ -199,7 +199,7 @@ class StreamBlock {
       const Index count = strip.count();
       gather_features(piece.k, strip.tokens(), count, op_.key_map, raw, next(p_.open_keys));
       gather(piece.v, strip.tokens(), count, next(p_.open_values));
-      if (n_.own()) {
+      if (n_.separate_normalizer()) {
         gather_features(piece.normalizer_k, strip.tokens(), count, op_.key_map, raw,
                         next(p_.open_normalizer_keys));
       }
@@ -211,7 +211,7 @@ class StreamBlock {
   void keep_token(const Inputs<T>& token, A* raw) const {
     gather_features(token.k, kToken, 1, op_.key_map, raw, next(p_.open_keys));
     gather(token.v, kToken, 1, next(p_.open_values));
-    if (n_.own()) {
+    if (n_.separate_normalizer()) {
       gather_features(token.normalizer_k, kToken, 1, op_.key_map, raw,
                       next(p_.open_normalizer_keys));
     }
@@ -225,7 +225,9 @@ class StreamBlock {
   /// Rows behind those of the kept keys.
   Rows<A> next(Rows<A> rows) const { return rows.below(header_.open_keys); }
   /// Keys that key sums are of.
-  Rows<A> sum_keys() const { return n_.own() ? p_.open_normalizer_keys : p_.open_keys; }
+  Rows<A> sum_keys() const {
+    return n_.separate_normalizer() ? p_.open_normalizer_keys : p_.open_keys;
+  }
 
   const Op& op_;
   const HeadSizes& n_;

@@ -86,9 +86,9 @@ class PairUnderWay {
 
 /// The pairs in flight of a call, each in its share of memory.
 template <class Pair>
-class PairsUnderWay {
+class InFlightHeads {
  public:
-  PairsUnderWay(const char* function, Index steps, std::size_t bytes)
+  InFlightHeads(const char* function, Index steps, std::size_t bytes)
       : share_(round_up(static_cast<Index>(bytes), kBufferAlignment)),
         memory_(function, {},
                 static_cast<std::size_t>(checked_product(function, "workspace", {steps, share_}))),
@@ -152,7 +152,7 @@ void run_ranks(C& comm, const Form& form, const In& in,
   };
   using Pair =
       PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
-  PairsUnderWay<Pair> pairs(form.name, 2, most_bytes(in, form.blocks, splits, make));
+  InFlightHeads<Pair> pairs(form.name, 2, most_bytes(in, form.blocks, splits, make));
   const RankSteps steps(comm, pairs, call.executor);
   for_each_step(sequences(in) * heads(in), 2, [&](Index step, Index p) {
     const Index s = p / heads(in), h = p % heads(in);
@@ -199,7 +199,7 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
       PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
   const bool weights = !parameters.query_map.empty() || !parameters.key_map.empty();
   const Index count = sequences(in) * heads(in), step_count = weights ? 4 : 3;
-  PairsUnderWay<Pair> pairs(form.name, step_count, most_bytes(in, form.blocks, splits, make));
+  InFlightHeads<Pair> pairs(form.name, step_count, most_bytes(in, form.blocks, splits, make));
   const RankSteps steps(comm, pairs, call.executor);
   const ParameterSizes sizes = parameter_sizes(form.mixing.pattern(), form.op);
   Scratch memory(form.name, {}, counted_bytes([&](Arena& arena) {

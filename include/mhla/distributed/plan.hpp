@@ -28,11 +28,11 @@ std::vector<Index> even_split(Index blocks, Index ranks);
 
 /// Sizes of one head's summaries.
 struct HeadWidths {
-  Index features;                      ///< D, after the feature map
-  Index values;                        ///< E
-  WeightSums sums = WeightSums::kOwn;  ///< that the normaliser reads
-  Index normalizer_features = 0;       ///< of the denominator's separate keys, 0 for none
-  Index block_length = 0;              ///< W, of CrossQuery
+  Index features;                        ///< D, after the feature map
+  Index values;                          ///< E
+  WeightSums sums = WeightSums::kToken;  ///< that the normaliser reads
+  Index normalizer_features = 0;         ///< of the denominator's separate keys, 0 for none
+  Index block_length = 0;                ///< W, of CrossQuery
 };
 
 /// Transfers of one head on one rank, in blocks.

@@ -18,7 +18,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// A number of blocks, and the residual of the matrix fitted with it.
-struct BlocksWorth {
+struct BlockCountResidual {
   GridShape queries, keys;  ///< blocks along each axis
   double residual;  ///< FitResidual::total of the fitted matrix, by the start's denominators
 };
@@ -28,14 +28,13 @@ struct BlocksWorth {
 /// \param queries, keys  blocks of the fit in raster order: Grid::block_grid(), GridShape(M)
 /// \throws shape_error unless they are [Mq] and [Mk] blocks; as MixingFit::coarser and solve.
 template <Accumulator A>
-std::vector<BlocksWorth> suggest_from_data(const MixingFit<A>& fit, GridShape queries,
-                                           GridShape keys,
-                                           const std::type_identity_t<FitOptions<A>>& options = {},
-                                           const ExecutorRef& executor = {});
+std::vector<BlockCountResidual> suggest_from_data(
+    const MixingFit<A>& fit, GridShape queries, GridShape keys,
+    const std::type_identity_t<FitOptions<A>>& options = {}, const ExecutorRef& executor = {});
 template <Accumulator A>
-std::vector<BlocksWorth> suggest_from_data(const MixingFit<A>& fit, GridShape blocks,
-                                           const std::type_identity_t<FitOptions<A>>& options = {},
-                                           const ExecutorRef& executor = {}) {
+std::vector<BlockCountResidual> suggest_from_data(
+    const MixingFit<A>& fit, GridShape blocks,
+    const std::type_identity_t<FitOptions<A>>& options = {}, const ExecutorRef& executor = {}) {
   return suggest_from_data(fit, blocks, blocks, options, executor);
 }
 
@@ -65,10 +64,9 @@ inline std::vector<Index> halving_groups(GridShape blocks) {
 }  // namespace detail
 
 template <Accumulator A>
-std::vector<BlocksWorth> suggest_from_data(const MixingFit<A>& fit, GridShape queries,
-                                           GridShape keys,
-                                           const std::type_identity_t<FitOptions<A>>& options,
-                                           const ExecutorRef& executor) {
+std::vector<BlockCountResidual> suggest_from_data(
+    const MixingFit<A>& fit, GridShape queries, GridShape keys,
+    const std::type_identity_t<FitOptions<A>>& options, const ExecutorRef& executor) {
   constexpr const char* kName = "suggest_from_data";
   const auto blocks_of = [](const char* argument, GridShape blocks) {
     detail::expect_grid(kName, argument, blocks);
@@ -76,7 +74,7 @@ std::vector<BlocksWorth> suggest_from_data(const MixingFit<A>& fit, GridShape qu
   };
   const Index mq = blocks_of("queries", queries), mk = blocks_of("keys", keys);
   detail::expect_mixing(kName, fit.start().view(), mq, mk);
-  std::vector<BlocksWorth> worth;
+  std::vector<BlockCountResidual> worth;
   const auto add = [&](const MixingFit<A>& any) {
     worth.push_back({queries, keys, any.residual(any.solve(options, executor)).total});
   };

@@ -50,7 +50,8 @@ class BidirectionalGradient {
         dkey_sums_(arena.take<A>(function, {most_blocks(), sum_features()})),
         slot_sums_(function, arena, shares.keys.all, slots_),
         dslot_sums_(function, arena, shares.queries.all, slots_),
-        dqueries_(function, arena, cross_query() && !head_.own() ? in.q.rows : 0, sizes().features),
+        dqueries_(function, arena, cross_query() && !head_.separate_normalizer() ? in.q.rows : 0,
+                  sizes().features),
         query_parts_(function, arena, shares.queries, op.query_map.weights()),
         key_parts_(function, arena, shares.keys, op.key_map.weights()),
         workers_(function, arena, workers, [&](Arena& a) {
@@ -117,7 +118,7 @@ class BidirectionalGradient {
                                first + std::min((g + 1) * query_group_, m), Reach::kAll,
                                shares_.keys.all, w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
-    if (own_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
+    if (token_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
     if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
     return group;
   }
@@ -135,7 +136,7 @@ class BidirectionalGradient {
     gradient.start(group.matrix().pattern(), begin, begin + group.rows(), Reach::kAll,
                    shares_.keys.all);
     gradient.add(dmixtures_, summaries_.values());
-    if (own_sums()) {
+    if (token_sums()) {
       gradient.add({dkey_sum(begin), sum_features()}, summaries_.key_sums(), sum_features());
     }
     if (cross_query()) gradient.add(dslot_sums_.rows().below(begin), slot_sums_.rows(), slots_);
@@ -145,7 +146,7 @@ class BidirectionalGradient {
   template <class F>
   void for_each_mixture_array(F&& f) const {
     for_each_slab(dmixtures_, f);
-    if (own_sums()) f(Rows<A>{dkey_sums_, sum_features()}, sum_features());
+    if (token_sums()) f(Rows<A>{dkey_sums_, sum_features()}, sum_features());
     if (cross_query()) f(dslot_sums_.rows(), slots_);
   }
   Index key_groups() const { return groups_of(key_blocks_.blocks(), key_group_); }
@@ -157,7 +158,7 @@ class BidirectionalGradient {
                                                   first + std::min((g + 1) * key_group_, m),
                                                   Reach::kAll, shares_.queries.all, w.coefficients);
     mix(group, dmixtures_, w.mixtures);
-    if (own_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
+    if (token_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
     if (cross_query()) group.mix(w.places, dslot_sums_.rows(), slots_);
     return group;
   }
@@ -166,7 +167,7 @@ class BidirectionalGradient {
     const Worker& w = workers_[worker];
     const Index b = group.begin() - shares_.keys.first + r;
     if (cross_query()) slot_block(b, w.places.row(r), w);
-    const A* const dz = own_sums()      ? w.key_sums.row(r)
+    const A* const dz = token_sums()    ? w.key_sums.row(r)
                         : cross_query() ? dkey_sum(group.begin() + r)
                                         : nullptr;
     head_.differentiate_keys(key_blocks_, b, w.mixtures.kv.row(r), dz, key_parts_.part(b), w);
@@ -176,7 +177,7 @@ class BidirectionalGradient {
 
  private:
   const HeadSizes& sizes() const { return head_.sizes(); }
-  bool own_sums() const { return sizes().sums == WeightSums::kOwn; }
+  bool token_sums() const { return sizes().sums == WeightSums::kToken; }
   bool cross_query() const { return sizes().sums == WeightSums::kCrossQuery; }
   Index sum_features() const { return sizes().sum_features(); }
   Index most_blocks() const { return std::max(shares_.queries.all, shares_.keys.all); }
@@ -194,13 +195,14 @@ class BidirectionalGradient {
       for (Index s = 0; s < strip.count(); ++s) {
         slot_sums_.block(place)[strip.places()[s]] =
             dot(head_.denominator_queries(w).row(s), summaries_.key_sum(place), sum_features());
-        if (!head_.own()) std::fill_n(dqueries_.row(strip.tokens()[s]), sizes().features, A(0));
+        if (!head_.separate_normalizer())
+          std::fill_n(dqueries_.row(strip.tokens()[s]), sizes().features, A(0));
       }
     }
   }
   void gather_denominator_queries(const Index* tokens, Index count, const Worker& w) const {
-    head_.gather_own_queries(tokens, count, w);
-    if (!head_.own()) head_.gather_queries(tokens, count, w);
+    head_.gather_normalizer_queries(tokens, count, w);
+    if (!head_.separate_normalizer()) head_.gather_queries(tokens, count, w);
   }
 
   /// The query side of block `own` of the share, the r-th of its group; prefetches a mixture.
@@ -209,7 +211,7 @@ class BidirectionalGradient {
     A* const dweights = query_parts_.part(own);
     const Rows<A> transposed =
         transpose_to(w.mixtures.kv.row(r), sizes().features, sizes().values, w.transposed);
-    if (own_sums()) std::fill_n(dkey_sum(i), sum_features(), A(0));
+    if (token_sums()) std::fill_n(dkey_sum(i), sum_features(), A(0));
     Start start = Start::kZero;
     StripCursor strip(query_blocks_, own, in_.query_mask);
     strip.next();
@@ -219,8 +221,8 @@ class BidirectionalGradient {
       const Index count = queries.count;
       const Index *const tokens = queries.tokens, *const places = queries.places;
       head_.gather_queries(tokens, count, w);
-      if (own_sums()) {
-        head_.gather_own_queries(tokens, count, w);
+      if (token_sums()) {
+        head_.gather_normalizer_queries(tokens, count, w);
         head_.sum_weights(count, w.key_sums.row(r), w);
       }
       for (Index s = 0; cross_query() && s < count; ++s) w.sums[s] = w.places.row(r)[places[s]];
@@ -230,14 +232,15 @@ class BidirectionalGradient {
       if (!strip.more()) next.add(next_mixture, sizes().features * sizes().values);
       head_.accumulate_mixture(start, count, dmixtures_.block(i), next, w);
       head_.differentiate_sums(count, w);
-      if (own_sums()) {
+      if (token_sums()) {
         head_.differentiate_key_sum(count, w.dsums, w.key_sums.row(r), w, dkey_sum(i));
-        head_.finish_own_queries(tokens, count, dweights, w);
+        head_.finish_normalizer_queries(tokens, count, dweights, w);
       }
       for (Index s = 0; cross_query() && s < count; ++s) {
         dslot_sums_.block(i)[places[s]] = w.dsums[s];
       }
-      if (cross_query() && !head_.own()) {  // slot_block adds to dphi(q) before its adjoint
+      if (cross_query() &&
+          !head_.separate_normalizer()) {  // slot_block adds to dphi(q) before its adjoint
         for (Index s = 0; s < count; ++s)
           std::copy_n(w.dqueries.row(s), sizes().features, dqueries_.row(tokens[s]));
       } else {
@@ -261,12 +264,12 @@ class BidirectionalGradient {
       gather_denominator_queries(tokens, count, w);
       for (Index s = 0; s < count; ++s) {
         w.dsums[s] = dslots[queries.places[s]];
-        if (head_.own()) continue;
+        if (head_.separate_normalizer()) continue;
         std::copy_n(dqueries_.row(tokens[s]), sizes().features, w.dqueries.row(s));
       }
       head_.differentiate_key_sum(count, w.dsums, summaries_.key_sum(b), w, dkey_sum(b));
-      head_.finish_own_queries(tokens, count, dweights, w);
-      if (!head_.own()) head_.finish_queries(tokens, count, dweights, w);
+      head_.finish_normalizer_queries(tokens, count, dweights, w);
+      if (!head_.separate_normalizer()) head_.finish_queries(tokens, count, dweights, w);
     }
   }
 

@@ -165,7 +165,7 @@ class CausalGradient {
     const IntraGradients<A> keys = intra_of(b);
     head_.differentiate_keys(blocks_, b, w.mixtures.kv.row(r),
                              head_.sums() ? w.key_sums.row(r) : nullptr, key_parts_.part(b), w,
-                             {keys.dkeys, keys.dvalues, keys.own_dkeys});
+                             {keys.dkeys, keys.dvalues, keys.normalizer_dkeys});
   }
   const WeightParts<A>& query_parts() const { return query_parts_; }
   const WeightParts<A>& key_parts() const { return key_parts_; }

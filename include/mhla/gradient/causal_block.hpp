@@ -24,7 +24,7 @@ template <class A>
 struct CausalGradientScratch {
   GradientScratch<A> strips;
   IntraBlockAdjoint<A> intra;
-  IntraBlockAdjoint<A> own_intra;  ///< of the denominator's own queries and keys
+  IntraBlockAdjoint<A> normalizer_intra;  ///< of the denominator's own queries and keys
   StripSums<A> sums;
 
   /// \param longest  tokens of the longest block
@@ -33,7 +33,8 @@ struct CausalGradientScratch {
       : strips(function, arena, raw, n, group, blocks, 0),
         intra(function, arena, n.features, n.values),
         sums(function, arena, n, longest) {
-    if (n.own()) own_intra = IntraBlockAdjoint<A>(function, arena, n.normalizer_features, 0);
+    if (n.separate_normalizer())
+      normalizer_intra = IntraBlockAdjoint<A>(function, arena, n.normalizer_features, 0);
   }
 };
 
@@ -41,28 +42,30 @@ struct CausalGradientScratch {
 /// tokens of a block are consecutive from the block's first row on.
 template <class A>
 struct IntraGradients {
-  Rows<A> dkeys;      ///< [N,D]
-  Rows<A> dvalues;    ///< [N,E]
-  Rows<A> own_dkeys;  ///< [N,Dz]
+  Rows<A> dkeys;             ///< [N,D]
+  Rows<A> dvalues;           ///< [N,E]
+  Rows<A> normalizer_dkeys;  ///< [N,Dz]
 
   IntraGradients(const char* function, Arena& arena, Index n, const HeadSizes& sizes)
       : dkeys(function, arena, n, sizes.features),
         dvalues(function, arena, n, sizes.values),
-        own_dkeys(function, arena, sizes.own() ? n : 0, sizes.normalizer_features) {}
+        normalizer_dkeys(function, arena, sizes.separate_normalizer() ? n : 0,
+                         sizes.normalizer_features) {}
 
   IntraGradients from(Index row) const {
-    return {dkeys.below(row), dvalues.below(row), own_dkeys.below(row)};
+    return {dkeys.below(row), dvalues.below(row), normalizer_dkeys.below(row)};
   }
   void clear(Index rows, const HeadSizes& sizes) const {
     for (Index r = 0; r < rows; ++r) {
       std::fill_n(dkeys.row(r), sizes.features, A(0));
       std::fill_n(dvalues.row(r), sizes.values, A(0));
-      if (sizes.own()) std::fill_n(own_dkeys.row(r), sizes.normalizer_features, A(0));
+      if (sizes.separate_normalizer())
+        std::fill_n(normalizer_dkeys.row(r), sizes.normalizer_features, A(0));
     }
   }
 
  private:
-  IntraGradients(Rows<A> k, Rows<A> v, Rows<A> own) : dkeys(k), dvalues(v), own_dkeys(own) {}
+  IntraGradients(Rows<A> k, Rows<A> v, Rows<A> own) : dkeys(k), dvalues(v), normalizer_dkeys(own) {}
 };
 
 /// Gradients that the queries of a block pass back.
@@ -109,7 +112,7 @@ class CausalBlockGradient {
 
  private:
   const GradientScratch<A>& rows() const { return scratch_.strips; }
-  bool own() const { return head_.own(); }
+  bool separate_normalizer() const { return head_.separate_normalizer(); }
   const StripSums<A>& sums() const { return scratch_.sums; }
 
   void gather_strip(MatrixView<const T> k, const Strip& strip) {
@@ -126,19 +129,22 @@ class CausalBlockGradient {
     const Index count = strip.count;
     A dweight = 0;
     if (!later) to.clear(count, head_.sizes());
-    if (own()) {
+    if (separate_normalizer()) {
       gather_strip(in_.normalizer_k, strip);
-      if (later) dweight += hear_own(count, weight, later_key_sum, to.own_dkeys);
-      scratch_.own_intra.set(w.keys, w.values, strip.places, count);
+      if (later)
+        dweight +=
+            add_later_normalizer_gradients(count, weight, later_key_sum, to.normalizer_dkeys);
+      scratch_.normalizer_intra.set(w.keys, w.values, strip.places, count);
     }
     gather_strip(in_.k, strip);
     gather(in_.v, strip.tokens, count, w.values);
-    const A* const key_sum = head_.sums() && !own() ? later_key_sum : nullptr;
-    if (later) dweight += hear(count, weight, key_sum, to);
+    const A* const key_sum = head_.sums() && !separate_normalizer() ? later_key_sum : nullptr;
+    if (later) dweight += add_later_gradients(count, weight, key_sum, to);
     scratch_.intra.set(w.keys, w.values, strip.places, count);
     return dweight;
   }
-  A hear(Index count, A weight, const A* later_key_sum, const IntraGradients<A>& to) const {
+  A add_later_gradients(Index count, A weight, const A* later_key_sum,
+                        const IntraGradients<A>& to) const {
     const HeadSizes& n = head_.sizes();
     const GradientScratch<A>& w = rows();
     const A* const later = sums().later();
@@ -155,7 +161,8 @@ class CausalBlockGradient {
     }
     return dweight;
   }
-  A hear_own(Index count, A weight, const A* later_key_sum, Rows<A> dkeys) const {
+  A add_later_normalizer_gradients(Index count, A weight, const A* later_key_sum,
+                                   Rows<A> dkeys) const {
     const Index dz = head_.sizes().normalizer_features;
     A dweight = 0;
     for (Index j = 0; j < count; ++j) {
@@ -196,11 +203,12 @@ class CausalBlockGradient {
       next.add(read.next, n.features * n.values);
       head_.accumulate_mixture(start, count, gradient.mixture, next, w);
       if (head_.sums()) differentiate_sums(count, read.weight);
-      dweight += scratch_.intra.finish(read.weight, head_.sums() && !own() ? w.dsums : nullptr);
+      dweight += scratch_.intra.finish(read.weight,
+                                       head_.sums() && !separate_normalizer() ? w.dsums : nullptr);
       if (head_.sums()) {
         head_.differentiate_key_sum(count, w.dsums, read.key_sum, w, gradient.key_sum);
-        if (own()) dweight += add_own(read.weight, keys);
-        head_.finish_own_queries(queries.tokens, count, dweights, w);
+        if (separate_normalizer()) dweight += add_own(read.weight, keys);
+        head_.finish_normalizer_queries(queries.tokens, count, dweights, w);
       }
       scratch_.intra.add_queries(w.dqueries);
       scratch_.intra.add_keys(w.queries, keys.dkeys);
@@ -224,10 +232,12 @@ class CausalBlockGradient {
   void sum_weights(const Strip& queries, const CausalSums<A>& read) {
     const GradientScratch<A>& w = rows();
     const Index count = queries.count;
-    head_.gather_own_queries(queries.tokens, count, w);
+    head_.gather_normalizer_queries(queries.tokens, count, w);
     head_.sum_weights(count, read.key_sum, w);
-    if (own()) scratch_.own_intra.score(w.own_queries, queries.places, count);
-    const A* const sums = (own() ? scratch_.own_intra : scratch_.intra).score_sums();
+    if (separate_normalizer())
+      scratch_.normalizer_intra.score(w.normalizer_queries, queries.places, count);
+    const A* const sums =
+        (separate_normalizer() ? scratch_.normalizer_intra : scratch_.intra).score_sums();
     for (Index r = 0; r < count; ++r) w.sums[r] += read.weight * sums[r];
   }
 
@@ -243,10 +253,10 @@ class CausalBlockGradient {
   /// Adds dr_t's part for the denominator's own queries and keys; returns its part of dm_ii.
   A add_own(A weight, const IntraGradients<A>& keys) {
     const GradientScratch<A>& w = rows();
-    scratch_.own_intra.multiply_values(w.dn);  // without values: zeros
-    const A dweight = scratch_.own_intra.finish(weight, w.dsums);
-    scratch_.own_intra.add_queries(w.own_dqueries);
-    scratch_.own_intra.add_keys(w.own_queries, keys.own_dkeys);
+    scratch_.normalizer_intra.multiply_values(w.dn);  // without values: zeros
+    const A dweight = scratch_.normalizer_intra.finish(weight, w.dsums);
+    scratch_.normalizer_intra.add_queries(w.normalizer_dqueries);
+    scratch_.normalizer_intra.add_keys(w.normalizer_queries, keys.normalizer_dkeys);
     return dweight;
   }
 

@@ -106,7 +106,7 @@ class CausalDecayGradient {
       head_.differentiate_keys(blocks_, b, mixtures_.kv.row(b),
                                head_.sums() ? key_sums_.row(b) : nullptr, key_parts_.part(b),
                                workers_[w].scratch.strips,
-                               {keys.dkeys, keys.dvalues, keys.own_dkeys});
+                               {keys.dkeys, keys.dvalues, keys.normalizer_dkeys});
     });
     query_parts_.finish(sums.query_map);
     key_parts_.finish(sums.key_map);

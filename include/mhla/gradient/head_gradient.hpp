@@ -37,19 +37,19 @@ namespace detail {
 
 template <class A>
 struct GradientScratch {
-  A* raw;                             ///< rows before the feature map, and their gradients
-  Rows<A> queries, dqueries;          ///< [strip, D]
-  Rows<A> own_queries, own_dqueries;  ///< [strip, Dz] of the denominator, if it has its own
-  Rows<A> dn;                         ///< [strip, E]
-  A* sums;                            ///< [strip] r_t
-  A* dsums;                           ///< [strip] dr_t
-  A* products;                        ///< [strip] phi(q_t) . dphi(q_t) of the numerator
-  A* factors;                         ///< [strip] scale / den_t
-  A* slopes;                          ///< [strip] factors times f'
-  Rows<A> keys, dkeys;                ///< [strip, D or Dz]
-  Rows<A> values, dvalues;            ///< [strip, E]
-  A* transposed;                      ///< S~_i^T or dS_b^T [E,D]
-  Rows<A> places;                     ///< [group, W] of CrossQuery
+  A* raw;                     ///< rows before the feature map, and their gradients
+  Rows<A> queries, dqueries;  ///< [strip, D]
+  Rows<A> normalizer_queries, normalizer_dqueries;  ///< [strip, Dz], if they are separate
+  Rows<A> dn;                                       ///< [strip, E]
+  A* sums;                                          ///< [strip] r_t
+  A* dsums;                                         ///< [strip] dr_t
+  A* products;              ///< [strip] phi(q_t) . dphi(q_t) of the numerator
+  A* factors;               ///< [strip] scale / den_t
+  A* slopes;                ///< [strip] factors times f'
+  Rows<A> keys, dkeys;      ///< [strip, D or Dz]
+  Rows<A> values, dvalues;  ///< [strip, E]
+  A* transposed;            ///< S~_i^T or dS_b^T [E,D]
+  Rows<A> places;           ///< [group, W] of CrossQuery
   Coefficients<A> coefficients;
   Mixtures<A> mixtures;
   Rows<A> key_sums;  ///< [group, Dz]
@@ -63,8 +63,8 @@ struct GradientScratch {
       : raw(arena.take<A>(function, {2, raw_size})),
         queries(function, arena, kStripTokens, n.features),
         dqueries(function, arena, kStripTokens, n.features),
-        own_queries(function, arena, kStripTokens, n.normalizer_features),
-        own_dqueries(function, arena, kStripTokens, n.normalizer_features),
+        normalizer_queries(function, arena, kStripTokens, n.normalizer_features),
+        normalizer_dqueries(function, arena, kStripTokens, n.normalizer_features),
         dn(function, arena, kStripTokens, n.values),
         sums(arena.take<A>(function, kStripTokens)),
         dsums(arena.take<A>(function, kStripTokens)),
@@ -103,13 +103,16 @@ class HeadGradient {
   }
 
   const HeadSizes& sizes() const { return sizes_; }
-  bool own() const { return sizes_.own(); }  ///< queries and keys of the denominator
+  /// True if the denominator has queries and keys of its own.
+  bool separate_normalizer() const { return sizes_.separate_normalizer(); }
   bool sums() const { return sizes_.sums != WeightSums::kNone; }
   Index raw() const { return std::max(query_raw_size(in_, op_), key_raw_size(in_, op_)); }
   /// phi(q) that the denominators read.
-  Rows<A> denominator_queries(const Worker& w) const { return own() ? w.own_queries : w.queries; }
+  Rows<A> denominator_queries(const Worker& w) const {
+    return separate_normalizer() ? w.normalizer_queries : w.queries;
+  }
   Rows<A> denominator_dqueries(const Worker& w) const {
-    return own() ? w.own_dqueries : w.dqueries;
+    return separate_normalizer() ? w.normalizer_dqueries : w.dqueries;
   }
 
   // --- query side ---
@@ -126,9 +129,9 @@ class HeadGradient {
     gather_features(in_.q, tokens, count, op_.query_map, w.raw, w.queries);
   }
   /// phi of the denominator's own queries of a strip, if it has some.
-  void gather_own_queries(const Index* tokens, Index count, const Worker& w) const {
-    if (!own()) return;
-    gather_features(in_.normalizer_q, tokens, count, op_.query_map, w.raw, w.own_queries);
+  void gather_normalizer_queries(const Index* tokens, Index count, const Worker& w) const {
+    if (!separate_normalizer()) return;
+    gather_features(in_.normalizer_q, tokens, count, op_.query_map, w.raw, w.normalizer_queries);
   }
 
   /// r_t = phi(q_t) . z~_i.
@@ -160,8 +163,9 @@ class HeadGradient {
   /// Adds dr_t's part to the denominator's dphi(q_t) and to dz, given the z that r_t multiplies.
   void differentiate_key_sum(Index count, const A* factors, const A* z, const Worker& w,
                              A* dz) const {
-    sum_weights_adjoint(own() ? Start::kZero : Start::kTarget, factors, denominator_queries(w),
-                        count, sizes_.sum_features(), z, denominator_dqueries(w), dz);
+    sum_weights_adjoint(separate_normalizer() ? Start::kZero : Start::kTarget, factors,
+                        denominator_queries(w), count, sizes_.sum_features(), z,
+                        denominator_dqueries(w), dz);
   }
 
   /// dS~_i (+)= phi(Q)^T dN. Prefetches `next`.
@@ -183,17 +187,18 @@ class HeadGradient {
                          gradients_.q, dweights);
   }
   /// The same for the denominator's own.
-  void finish_own_queries(const Index* tokens, Index count, A* dweights, const Worker& w) const {
-    if (!own()) return;
-    add_features_adjoint(in_.normalizer_q, tokens, count, op_.query_map, w.own_queries,
-                         w.own_dqueries, w.raw, gradients_.normalizer_q, dweights);
+  void finish_normalizer_queries(const Index* tokens, Index count, A* dweights,
+                                 const Worker& w) const {
+    if (!separate_normalizer()) return;
+    add_features_adjoint(in_.normalizer_q, tokens, count, op_.query_map, w.normalizer_queries,
+                         w.normalizer_dqueries, w.raw, gradients_.normalizer_q, dweights);
   }
 
   // --- key side ---
 
   /// Gradients that the keys of a block have already; absent ones count as 0.
   struct Gathered {
-    Rows<A> dkeys{}, dvalues{}, own_dkeys{};
+    Rows<A> dkeys{}, dvalues{}, normalizer_dkeys{};
   };
 
   /// dk, dv and the weights of the keys' map for a block.
@@ -220,11 +225,14 @@ class HeadGradient {
       const Index* const tokens = strip.tokens();
       gather_features(in_.k, tokens, count, op_.key_map, w.raw, w.keys);
       add_to_values(tokens, count, {gradient, sizes_.values}, next, w, gathered.dvalues);
-      add_to_keys(tokens, count, transposed, own() ? nullptr : key_sum_gradient, next, dweights, w,
-                  gathered.dkeys);
-      if (own()) add_to_own_keys(tokens, count, key_sum_gradient, dweights, w, gathered.own_dkeys);
+      add_to_keys(tokens, count, transposed, separate_normalizer() ? nullptr : key_sum_gradient,
+                  next, dweights, w, gathered.dkeys);
+      if (separate_normalizer()) {
+        add_to_normalizer_keys(tokens, count, key_sum_gradient, dweights, w,
+                               gathered.normalizer_dkeys);
+      }
       gathered = {below(gathered.dkeys, count), below(gathered.dvalues, count),
-                  below(gathered.own_dkeys, count)};
+                  below(gathered.normalizer_dkeys, count)};
       next.finish();
     }
   }
@@ -265,8 +273,8 @@ class HeadGradient {
                          dweights);
   }
 
-  void add_to_own_keys(const Index* tokens, Index count, const A* key_sum_gradient, A* dweights,
-                       const Worker& w, Rows<A> gathered) const {
+  void add_to_normalizer_keys(const Index* tokens, Index count, const A* key_sum_gradient,
+                              A* dweights, const Worker& w, Rows<A> gathered) const {
     const Index dz = sizes_.normalizer_features;
     const bool fresh = gathered.data == nullptr;
     const Rows<A> rows = fresh ? w.dkeys : gathered;

@@ -83,7 +83,7 @@ class LinearCausalGradient {
         .run({A(1), earlier_.kv.data, key_sum_}, {dearlier_.block(0), dkey_sum_},
              query_parts_.part(0), intra_);
     head_.differentiate_keys(block_, 0, nullptr, nullptr, key_parts_.part(0), scratch_.strips,
-                             {intra_.dkeys, intra_.dvalues, intra_.own_dkeys});
+                             {intra_.dkeys, intra_.dvalues, intra_.normalizer_dkeys});
     query_parts_.finish(sums.query_map);
     key_parts_.finish(sums.key_map);
   }

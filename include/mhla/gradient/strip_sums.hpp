@@ -51,12 +51,13 @@ class StripSums {
       const auto gather_strip = [&](MatrixView<const T> k) {
         gather_features(k, strip.tokens(), count, op.key_map, scratch.raw, scratch.keys);
       };
-      if (n_.own()) {
+      if (n_.separate_normalizer()) {
         gather_strip(in.normalizer_k);
         accumulate_key_sum(scratch.keys, count, n_.sum_features(), key_sum);
       }
       gather_strip(in.k);
-      if (!n_.own()) accumulate_key_sum(scratch.keys, count, n_.sum_features(), key_sum);
+      if (!n_.separate_normalizer())
+        accumulate_key_sum(scratch.keys, count, n_.sum_features(), key_sum);
       gather(in.v, strip.tokens(), count, scratch.values);
       accumulate_summary<A>(s == 0 ? Start::kZero : Start::kTarget, scratch.keys, scratch.values,
                             count, n_.features, n_.values, by_slabs(matrices_.row(s)));

@@ -9,9 +9,7 @@
 ///
 /// twice, with the attention and with the feed-forward part as body. Shifts, scales and gates
 /// follow from the condition of an item. Without a condition they are 0, 0 and 1. Blocks of images
-/// may have a convolution: x + convolution(x) before the branches, or convolution(x) after them.
-///
-/// Families of blocks differ in block_family.hpp.
+/// may have a convolution, x + convolution(x) before or convolution(x) after the branches.
 
 #include <concepts>
 #include <optional>
@@ -63,28 +61,29 @@ class BlockBody {
     Tape(Arena& arena, const BlockBody& body, LayerRows sizes);
   };
   /// Intermediate values of a branch. [rows, C]
-  struct Lead {
+  struct InputScratch {
     MatrixView<T> normed, modulated;
-    Lead(Arena& arena, const BlockBody& body, LayerRows sizes)
+    InputScratch(Arena& arena, const BlockBody& body, LayerRows sizes)
         : normed(body.take(arena, sizes)),
           modulated(kModulated ? body.take(arena, sizes) : normed) {}
   };
-  struct ForwardRoom {
-    typename Condition::ForwardRoom condition;
-    Lead lead;
-    SharedRoom<typename Attention::ForwardRoom, typename FeedForward::ForwardRoom> bodies;
+  struct ForwardScratch {
+    typename Condition::ForwardScratch condition;
+    InputScratch input;
+    SharedScratch<typename Attention::ForwardScratch, typename FeedForward::ForwardScratch> bodies;
     Workspace rest;
-    ForwardRoom(Arena& arena, const BlockBody& body, LayerRows sizes, const ExecutorRef& executor);
+    ForwardScratch(Arena& arena, const BlockBody& body, LayerRows sizes, const ExecutorRef&);
   };
-  struct BackwardRoom {
-    typename Condition::BackwardRoom condition;
-    Lead lead;
-    SharedRoom<typename Attention::BackwardRoom, typename FeedForward::BackwardRoom> bodies;
+  struct BackwardScratch {
+    typename Condition::BackwardScratch condition;
+    InputScratch input;
+    SharedScratch<typename Attention::BackwardScratch, typename FeedForward::BackwardScratch>
+        bodies;
     MatrixView<T> dmodulation;                   // [B, 6C]
     MatrixView<T> doutput, dmodulated, dnormed;  // of a branch [rows, C]
     MatrixView<T> dmiddle, dedge;                // [rows, C]
     Workspace rest;
-    BackwardRoom(Arena& arena, const BlockBody& body, LayerRows sizes, const ExecutorRef& executor);
+    BackwardScratch(Arena& arena, const BlockBody& body, LayerRows sizes, const ExecutorRef&);
   };
 
   explicit BlockBody(const Options& options);
@@ -99,23 +98,25 @@ class BlockBody {
   /// Columns of c.
   Index condition() const requires(kModulated) { return condition_->columns(); }
 
-  /// All that backward reads.
+  /// Computes all that backward reads.
   void record(std::span<const T> parameters, MatrixView<const T> x, MatrixView<const T> c,
-              const Tape& tape, const ForwardRoom& room, const ExecutorRef& executor) const;
+              const Tape& tape, const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const requires(!kModulated) {
-    record(parameters, x, {}, tape, room, executor);
+              const ForwardScratch& scratch, const ExecutorRef& executor) const
+      requires(!kModulated) {
+    record(parameters, x, {}, tape, scratch, executor);
   }
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardRoom& room, const ExecutorRef& executor) const;
+             const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void backward(std::span<const T> parameters, MatrixView<const T> x, MatrixView<const T> c,
                 const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx, MatrixView<T> dc,
-                std::span<T> gradients, const BackwardRoom& room,
+                std::span<T> gradients, const BackwardScratch& scratch,
                 const ExecutorRef& executor) const;
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const requires(!kModulated) {
-    backward(parameters, x, {}, tape, dy, dx, {}, gradients, room, executor);
+                const BackwardScratch& scratch, const ExecutorRef& executor) const
+      requires(!kModulated) {
+    backward(parameters, x, {}, tape, dy, dx, {}, gradients, scratch, executor);
   }
 
   const Part<typename F::Norm>& norm(int branch) const { return norms_[branch]; }
@@ -124,22 +125,22 @@ class BlockBody {
 
  private:
   /// A branch in a pass: attention or feed-forward.
-  template <class Body, class BodyRoom>
+  template <class Body, class BodyScratch>
   struct Branch {
     int index;
     const Part<Body>& body;
     const typename Body::Tape& tape;
-    const BodyRoom& room;
+    const BodyScratch& scratch;
   };
-  template <class Room>
-  auto attention_branch(const Tape& tape, const Room& room) const {
-    return Branch<Attention, std::remove_cvref_t<decltype(room.bodies.one)>>{
-        0, attention_, tape.attention, room.bodies.one};
+  template <class Scratch>
+  auto attention_branch(const Tape& tape, const Scratch& scratch) const {
+    return Branch<Attention, std::remove_cvref_t<decltype(scratch.bodies.one)>>{
+        0, attention_, tape.attention, scratch.bodies.one};
   }
-  template <class Room>
-  auto feed_forward_branch(const Tape& tape, const Room& room) const {
-    return Branch<FeedForward, std::remove_cvref_t<decltype(room.bodies.other)>>{
-        1, feed_forward_, tape.feed_forward, room.bodies.other};
+  template <class Scratch>
+  auto feed_forward_branch(const Tape& tape, const Scratch& scratch) const {
+    return Branch<FeedForward, std::remove_cvref_t<decltype(scratch.bodies.other)>>{
+        1, feed_forward_, tape.feed_forward, scratch.bodies.other};
   }
 
   MatrixView<T> take(Arena& arena, LayerRows sizes) const {
@@ -154,19 +155,21 @@ class BlockBody {
     return columns_of(modulation, 3 * branch + which, 6);
   }
   /// Returns the input of a branch.
-  MatrixView<const T> lead(int branch, std::span<const T> parameters, MatrixView<const T> x,
-                           const Tape& tape, const Lead& room, const ExecutorRef& executor) const;
+  MatrixView<const T> branch_input(int branch, std::span<const T> parameters, MatrixView<const T> x,
+                                   const Tape& tape, const InputScratch& scratch,
+                                   const ExecutorRef& executor) const;
   template <class B>
   void record_branch(const B& branch, std::span<const T> parameters, MatrixView<const T> x,
-                     const Tape& tape, const Lead& room, const ExecutorRef& executor) const;
+                     const Tape& tape, const InputScratch& scratch,
+                     const ExecutorRef& executor) const;
   /// y = x + the gated output of a branch that is recorded.
   template <class B>
-  void join(const B& branch, std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-            MatrixView<T> y, const ExecutorRef& executor) const;
+  void add_residual(const B& branch, std::span<const T> parameters, MatrixView<const T> x,
+                    const Tape& tape, MatrixView<T> y, const ExecutorRef& executor) const;
   template <class B>
   void branch_adjoint(const B& branch, std::span<const T> parameters, MatrixView<const T> x,
                       const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx,
-                      std::span<T> gradients, const BackwardRoom& room,
+                      std::span<T> gradients, const BackwardScratch& scratch,
                       const ExecutorRef& executor) const;
 
   Options options_;
@@ -206,89 +209,90 @@ BlockBody<F>::Tape::Tape(Arena& arena, const BlockBody& body, LayerRows sizes)
 }
 
 template <class F>
-BlockBody<F>::ForwardRoom::ForwardRoom(Arena& arena, const BlockBody& body, LayerRows sizes,
-                                       const ExecutorRef& executor)
+BlockBody<F>::ForwardScratch::ForwardScratch(Arena& arena, const BlockBody& body, LayerRows sizes,
+                                             const ExecutorRef& executor)
     : condition(arena, *body.condition_, {sizes.batch, sizes.batch}, executor),
-      lead(arena, body, sizes),
+      input(arena, body, sizes),
       bodies(arena, *body.attention_, *body.feed_forward_, sizes, executor) {
   if (!body.convolution_) return;
   rest = take_bytes(kName, arena, ConvolutionPart<T>::bytes(body.options_.channels));
 }
 
 template <class F>
-MatrixView<const typename F::Scalar> BlockBody<F>::lead(int branch, std::span<const T> parameters,
-                                                        MatrixView<const T> x, const Tape& tape,
-                                                        const Lead& room,
-                                                        const ExecutorRef& executor) const {
+MatrixView<const typename F::Scalar> BlockBody<F>::branch_input(
+    int branch, std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
+    const InputScratch& scratch, const ExecutorRef& executor) const {
   const auto& norm = norms_[branch];
-  norm->apply(norm.of(parameters), x, room.normed, executor);
+  norm->apply(norm.of(parameters), x, scratch.normed, executor);
   if constexpr (kModulated) {
     const MatrixView<T>& m = tape.condition.modulation;
-    modulate(room.normed, row_of(m, branch, kScale), row_of(m, branch, kShift), room.modulated,
-             executor);
+    modulate(scratch.normed, row_of(m, branch, kScale), row_of(m, branch, kShift),
+             scratch.modulated, executor);
   }
-  return room.modulated;
+  return scratch.modulated;
 }
 
 template <class F>
 template <class B>
 void BlockBody<F>::record_branch(const B& branch, std::span<const T> parameters,
-                                 MatrixView<const T> x, const Tape& tape, const Lead& room,
-                                 const ExecutorRef& executor) const {
+                                 MatrixView<const T> x, const Tape& tape,
+                                 const InputScratch& scratch, const ExecutorRef& executor) const {
   const auto p = branch.body.of(parameters);
-  branch.body->record(p, lead(branch.index, parameters, x, tape, room, executor), branch.tape,
-                      branch.room, executor);
+  branch.body->record(p, branch_input(branch.index, parameters, x, tape, scratch, executor),
+                      branch.tape, branch.scratch, executor);
   if constexpr (kModulated) {
-    branch.body->write(p, branch.tape, tape.outputs[branch.index], branch.room, executor);
+    branch.body->write(p, branch.tape, tape.outputs[branch.index], branch.scratch, executor);
   }
 }
 
 template <class F>
 template <class B>
-void BlockBody<F>::join(const B& branch, std::span<const T> parameters, MatrixView<const T> x,
-                        const Tape& tape, MatrixView<T> y, const ExecutorRef& executor) const {
+void BlockBody<F>::add_residual(const B& branch, std::span<const T> parameters,
+                                MatrixView<const T> x, const Tape& tape, MatrixView<T> y,
+                                const ExecutorRef& executor) const {
   if constexpr (kModulated) {
     add_gated(x, row_of(tape.condition.modulation, branch.index, kGate), tape.outputs[branch.index],
               y, executor);
   } else {
-    branch.body->write(branch.body.of(parameters), branch.tape, y, branch.room, executor);
+    branch.body->write(branch.body.of(parameters), branch.tape, y, branch.scratch, executor);
     add<T>(x, y, executor);
   }
 }
 
 template <class F>
 void BlockBody<F>::record(std::span<const T> parameters, MatrixView<const T> x,
-                          MatrixView<const T> c, const Tape& tape, const ForwardRoom& room,
+                          MatrixView<const T> c, const Tape& tape, const ForwardScratch& scratch,
                           const ExecutorRef& executor) const {
-  const auto attention = attention_branch(tape, room);
-  const auto feed_forward = feed_forward_branch(tape, room);
+  const auto attention = attention_branch(tape, scratch);
+  const auto feed_forward = feed_forward_branch(tape, scratch);
   if constexpr (kModulated) {
-    condition_->record(condition_.of(parameters), c, tape.condition, room.condition, executor);
+    condition_->record(condition_.of(parameters), c, tape.condition, scratch.condition, executor);
   }
   if (convolves(BlockConvolution::kFirst)) {
     const auto& convolution = *convolution_;
     convolution->apply(convolution.of(parameters), x, tape.edge,
-                       {.workspace = room.rest, .executor = executor});
+                       {.workspace = scratch.rest, .executor = executor});
     add<T>(x, tape.edge, executor);
     x = tape.edge;
   }
-  record_branch(attention, parameters, x, tape, room.lead, executor);
-  join(attention, parameters, x, tape, tape.middle, executor);
-  record_branch(feed_forward, parameters, tape.middle, tape, room.lead, executor);
+  record_branch(attention, parameters, x, tape, scratch.input, executor);
+  add_residual(attention, parameters, x, tape, tape.middle, executor);
+  record_branch(feed_forward, parameters, tape.middle, tape, scratch.input, executor);
   if (convolves(BlockConvolution::kLast)) {
-    join(feed_forward, parameters, tape.middle, tape, tape.edge, executor);
+    add_residual(feed_forward, parameters, tape.middle, tape, tape.edge, executor);
   }
 }
 
 template <class F>
 void BlockBody<F>::write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-                         const ForwardRoom& room, const ExecutorRef& executor) const {
+                         const ForwardScratch& scratch, const ExecutorRef& executor) const {
   if (!convolves(BlockConvolution::kLast)) {
-    return join(feed_forward_branch(tape, room), parameters, tape.middle, tape, y, executor);
+    return add_residual(feed_forward_branch(tape, scratch), parameters, tape.middle, tape, y,
+                        executor);
   }
   const auto& convolution = *convolution_;
   convolution->apply(convolution.of(parameters), tape.edge, y,
-                     {.workspace = room.rest, .executor = executor});
+                     {.workspace = scratch.rest, .executor = executor});
 }
 
 }  // namespace detail

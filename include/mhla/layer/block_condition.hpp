@@ -35,8 +35,8 @@ struct NoCondition {
   struct Tape {
     Tape(Arena&, const NoCondition&, LayerRows) {}
   };
-  using ForwardRoom = NoRoom;
-  using BackwardRoom = NoRoom;
+  using ForwardScratch = NoRoom;
+  using BackwardScratch = NoRoom;
   const ParameterTable& table() const { return table_; }
 
  private:
@@ -56,16 +56,17 @@ class AdaptiveCondition {
         : activated(take_matrix<T>(kName, arena, items.rows, body.channels_)),
           modulation(take_matrix<T>(kName, arena, items.rows, 6 * body.channels_)) {}
   };
-  struct ForwardRoom {
+  struct ForwardScratch {
     Workspace rest;
-    ForwardRoom(Arena& arena, const AdaptiveCondition& body, LayerRows, const ExecutorRef&)
+    ForwardScratch(Arena& arena, const AdaptiveCondition& body, LayerRows, const ExecutorRef&)
         : rest(take_bytes(kName, arena,
                           dense_workspace_bytes<T>(body.channels_, 6 * body.channels_))) {}
   };
-  struct BackwardRoom {
+  struct BackwardScratch {
     MatrixView<T> dactivated;  // [B,C]
     Workspace rest;
-    BackwardRoom(Arena& arena, const AdaptiveCondition& body, LayerRows items, const ExecutorRef&)
+    BackwardScratch(Arena& arena, const AdaptiveCondition& body, LayerRows items,
+                    const ExecutorRef&)
         : dactivated(take_matrix<T>(kName, arena, items.rows, body.channels_)),
           rest(take_bytes(
               kName, arena,
@@ -80,18 +81,18 @@ class AdaptiveCondition {
   Index columns() const { return channels_; }  ///< of c
 
   void record(std::span<const T> parameters, MatrixView<const T> c, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const {
+              const ForwardScratch& scratch, const ExecutorRef& executor) const {
     silu(c, tape.activated, executor);
     dense(tape.activated, views(parameters), tape.modulation,
-          {.workspace = room.rest, .executor = executor});
+          {.workspace = scratch.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> c, const Tape& tape,
                 MatrixView<const T> dmodulation, MatrixView<T> dc, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const {
-    clear(room.dactivated, executor);
-    dense_adjoint(tape.activated, views(parameters), dmodulation, room.dactivated, views(gradients),
-                  {.workspace = room.rest, .executor = executor});
-    if (!dc.absent()) silu_adjoint(c, room.dactivated, dc, executor);
+                const BackwardScratch& scratch, const ExecutorRef& executor) const {
+    clear(scratch.dactivated, executor);
+    dense_adjoint(tape.activated, views(parameters), dmodulation, scratch.dactivated,
+                  views(gradients), {.workspace = scratch.rest, .executor = executor});
+    if (!dc.absent()) silu_adjoint(c, scratch.dactivated, dc, executor);
   }
 
  private:
@@ -115,8 +116,8 @@ class TableCondition {
     Tape(Arena& arena, const TableCondition& body, LayerRows items)
         : modulation(take_matrix<T>(kName, arena, items.rows, body.columns())) {}
   };
-  using ForwardRoom = NoRoom;
-  using BackwardRoom = NoRoom;
+  using ForwardScratch = NoRoom;
+  using BackwardScratch = NoRoom;
 
   /// \param shape  in a checkpoint: 6C numbers
   TableCondition(std::string name, std::vector<Index> shape) {
@@ -126,7 +127,7 @@ class TableCondition {
   Index columns() const { return table_.size(); }  ///< of c
 
   void record(std::span<const T> parameters, MatrixView<const T> c, const Tape& tape,
-              const ForwardRoom&, const ExecutorRef& executor) const {
+              const ForwardScratch&, const ExecutorRef& executor) const {
     for_each_layer_strip(c.rows, executor, [&](Index begin, Index count) {
       for (Index b = begin; b < begin + count; ++b) {
         std::copy_n(c.row(b), c.cols, tape.modulation.row(b));
@@ -136,7 +137,7 @@ class TableCondition {
   }
   void backward(std::span<const T>, MatrixView<const T>, const Tape&,
                 MatrixView<const T> dmodulation, MatrixView<T> dc, std::span<T> gradients,
-                const BackwardRoom&, const ExecutorRef& executor) const {
+                const BackwardScratch&, const ExecutorRef& executor) const {
     if (!dc.absent()) add(dmodulation, dc, executor);
     if (gradients.empty()) return;
     add_rows_to(dmodulation.data, dmodulation.row_stride, dmodulation.rows, gradients.data(),

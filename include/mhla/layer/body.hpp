@@ -4,9 +4,9 @@
 /// Helpers of the bodies of layers (layer.hpp): memory, views of rows, and parts. A part is a body
 /// with parameters.
 ///
-/// A body has Tape, ForwardRoom and BackwardRoom, each made from an Arena: what backward reads, and
-/// scratch. It has the functions table, record (everything that backward reads), write (the output
-/// behind record) and backward (adds gradients), and may have prepare.
+/// A body has Tape, ForwardScratch and BackwardScratch, each made from an Arena: what backward
+/// reads, and scratch. It has the functions table, record (everything that backward reads), write
+/// (the output behind record) and backward (adds gradients), and may have prepare.
 
 #include <algorithm>
 #include <cstddef>
@@ -67,19 +67,19 @@ struct NoRoom {
 
 /// Scratch of two bodies that run one after the other, over the same memory.
 template <class One, class Other>
-struct SharedRoom {
+struct SharedScratch {
   One one;
   Other other;
 
   template <class OneBody, class OtherBody>
-  SharedRoom(Arena& arena, const OneBody& one_body, const OtherBody& other_body, LayerRows sizes,
-             const ExecutorRef& executor)
-      : SharedRoom(arena, arena, one_body, other_body, sizes, executor) {}
+  SharedScratch(Arena& arena, const OneBody& one_body, const OtherBody& other_body, LayerRows sizes,
+                const ExecutorRef& executor)
+      : SharedScratch(arena, arena, one_body, other_body, sizes, executor) {}
 
  private:
   template <class OneBody, class OtherBody>
-  SharedRoom(Arena& arena, Arena again, const OneBody& one_body, const OtherBody& other_body,
-             LayerRows sizes, const ExecutorRef& executor)
+  SharedScratch(Arena& arena, Arena again, const OneBody& one_body, const OtherBody& other_body,
+                LayerRows sizes, const ExecutorRef& executor)
       : one(arena, one_body, sizes, executor), other(again, other_body, sizes, executor) {
     if (again.bytes() > arena.bytes()) arena = again;
   }

@@ -34,7 +34,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// \tparam Decoder  with Body, State and Room, and the functions project, start and append
+/// \tparam Decoder  with Body, State and Scratch, and the functions project, start and append
 template <class Decoder>
 class DecodingLayer : public Layer<typename Decoder::Body> {
   using Base = Layer<typename Decoder::Body>;
@@ -109,12 +109,12 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
  private:
   struct Memory {
     Index* offsets;  // [B + 1]
-    typename Decoder::Room room;
+    typename Decoder::Scratch scratch;
 
     Memory(detail::Arena& arena, const typename Decoder::Body& body, const State& state, Index rows,
            const ExecutorRef& executor)
         : offsets(arena.take<Index>(Decoder::kAppend, state.batch() + 1)),
-          room(arena, body, state, rows, executor) {}
+          scratch(arena, body, state, rows, executor) {}
   };
 
   void expect_input(const State& state, MatrixView<const A> x) const {
@@ -159,7 +159,7 @@ void DecodingLayer<Decoder>::append_rows(State& state, MatrixView<const A> x, Ma
   const Memory memory(scratch.arena(), this->body(), state, x.rows, call.executor);
   for (Index b = 0; b <= batch; ++b) memory.offsets[b] = offset(b);
   Decoder::append(this->body(), this->parameters(), state, x,
-                  {memory.offsets, static_cast<std::size_t>(batch + 1)}, y, memory.room,
+                  {memory.offsets, static_cast<std::size_t>(batch + 1)}, y, memory.scratch,
                   call.executor);
 }
 

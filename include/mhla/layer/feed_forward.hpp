@@ -43,16 +43,16 @@ class MlpBody {
         : pre(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)),
           hidden(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)) {}
   };
-  struct ForwardRoom {
+  struct ForwardScratch {
     Workspace rest;
-    ForwardRoom(Arena& arena, const MlpBody& body, LayerRows, const ExecutorRef&)
+    ForwardScratch(Arena& arena, const MlpBody& body, LayerRows, const ExecutorRef&)
         : rest(take_bytes(kName, arena,
                           std::max(dense_workspace_bytes<T>(body.channels_, body.hidden_),
                                    dense_workspace_bytes<T>(body.hidden_, body.channels_)))) {}
   };
-  struct BackwardRoom {
+  struct BackwardScratch {
     Workspace rest;
-    BackwardRoom(Arena& arena, const MlpBody& body, LayerRows sizes, const ExecutorRef&)
+    BackwardScratch(Arena& arena, const MlpBody& body, LayerRows sizes, const ExecutorRef&)
         : rest(take_bytes(kName, arena,
                           mlp_adjoint_workspace_bytes<T>(sizes.rows, body.channels_, body.hidden_,
                                                          body.channels_))) {}
@@ -69,19 +69,20 @@ class MlpBody {
   const ParameterTable& table() const { return table_; }
 
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const {
-    dense(x, views(parameters).first, tape.pre, {.workspace = room.rest, .executor = executor});
+              const ForwardScratch& scratch, const ExecutorRef& executor) const {
+    dense(x, views(parameters).first, tape.pre, {.workspace = scratch.rest, .executor = executor});
     activate<G, T>(kName, tape.pre, tape.hidden, executor);
   }
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardRoom& room, const ExecutorRef& executor) const {
-    dense(tape.hidden, views(parameters).second, y, {.workspace = room.rest, .executor = executor});
+             const ForwardScratch& scratch, const ExecutorRef& executor) const {
+    dense(tape.hidden, views(parameters).second, y,
+          {.workspace = scratch.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const {
+                const BackwardScratch& scratch, const ExecutorRef& executor) const {
     mlp_adjoint<G>(x, views(parameters), tape.pre, tape.hidden, dy, dx, views(gradients),
-                   {.workspace = room.rest, .executor = executor});
+                   {.workspace = scratch.rest, .executor = executor});
   }
 
  private:
@@ -92,7 +93,7 @@ class MlpBody {
 
   Index channels_, hidden_;
   ParameterTable table_;
-  WeightPlaces<DenseView> first_, second_;
+  WeightSlices<DenseView> first_, second_;
 };
 
 template <Accumulator T>
@@ -106,18 +107,18 @@ class GatedMlpBody {
         : gate(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)),
           up(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)) {}
   };
-  struct ForwardRoom {
+  struct ForwardScratch {
     MatrixView<T> hidden;  // [rows, H]: from record to write
     Workspace rest;
-    ForwardRoom(Arena& arena, const GatedMlpBody& body, LayerRows sizes, const ExecutorRef&)
+    ForwardScratch(Arena& arena, const GatedMlpBody& body, LayerRows sizes, const ExecutorRef&)
         : hidden(take_matrix<T>(kName, arena, sizes.rows, body.hidden_)),
           rest(take_bytes(kName, arena,
                           std::max(dense_workspace_bytes<T>(body.channels_, body.hidden_),
                                    dense_workspace_bytes<T>(body.hidden_, body.channels_)))) {}
   };
-  struct BackwardRoom {
+  struct BackwardScratch {
     Workspace rest;
-    BackwardRoom(Arena& arena, const GatedMlpBody& body, LayerRows sizes, const ExecutorRef&)
+    BackwardScratch(Arena& arena, const GatedMlpBody& body, LayerRows sizes, const ExecutorRef&)
         : rest(take_bytes(kName, arena,
                           gated_mlp_adjoint_workspace_bytes<T>(sizes.rows, body.channels_,
                                                                body.hidden_, body.channels_))) {}
@@ -136,28 +137,29 @@ class GatedMlpBody {
   }
 
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const {
-    const Call call{.workspace = room.rest, .executor = executor};
+              const ForwardScratch& scratch, const ExecutorRef& executor) const {
+    const Call call{.workspace = scratch.rest, .executor = executor};
     const auto p = views(parameters);
     dense(x, p.gate, tape.gate, call);
     dense(x, p.up, tape.up, call);
-    gate(tape.up, tape.gate, room.hidden, GateFunction::kSilu, executor);
+    gate(tape.up, tape.gate, scratch.hidden, GateFunction::kSilu, executor);
   }
-  void write(std::span<const T> parameters, const Tape&, MatrixView<T> y, const ForwardRoom& room,
-             const ExecutorRef& executor) const {
-    dense(room.hidden, views(parameters).down, y, {.workspace = room.rest, .executor = executor});
+  void write(std::span<const T> parameters, const Tape&, MatrixView<T> y,
+             const ForwardScratch& scratch, const ExecutorRef& executor) const {
+    dense(scratch.hidden, views(parameters).down, y,
+          {.workspace = scratch.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const {
+                const BackwardScratch& scratch, const ExecutorRef& executor) const {
     gated_mlp_adjoint(x, views(parameters), tape.gate, tape.up, dy, dx, views(gradients),
-                      {.workspace = room.rest, .executor = executor});
+                      {.workspace = scratch.rest, .executor = executor});
   }
 
  private:
   Index channels_, hidden_;
   ParameterTable table_;
-  WeightPlaces<DenseView> gate_, up_, down_;
+  WeightSlices<DenseView> gate_, up_, down_;
 };
 
 }  // namespace detail

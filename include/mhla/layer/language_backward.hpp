@@ -24,8 +24,8 @@ inline namespace MHLA_TARGET {
 namespace detail {
 
 template <Accumulator T>
-LanguageBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
-                                            const ExecutorRef& executor)
+LanguageBody<T>::BackwardScratch::BackwardScratch(Arena& arena, const LanguageBody& body,
+                                                  LayerRows rows, const ExecutorRef& executor)
     : Activations(arena, body, rows) {
   const LanguageSizes& s = body.sizes_;
   const LanguageOptions& o = body.options_;
@@ -92,40 +92,40 @@ void LanguageBody<T>::path_adjoint(MatrixView<const T> x, const Path& path, cons
 template <Accumulator T>
 void LanguageBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x,
                                const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx,
-                               std::span<T> gradients, const BackwardRoom& room,
+                               std::span<T> gradients, const BackwardScratch& scratch,
                                const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
+  const Call call{.workspace = scratch.rest, .executor = executor};
   const auto p = views(parameters);
   const auto g = views(gradients);
   const Index batch = tape.sizes.batch;
-  const MatrixView<T> added_to[] = {room.mixed, room.attention, room.gate,
-                                    room.v,     room.q.rotated, room.k.rotated};
+  const MatrixView<T> added_to[] = {scratch.mixed, scratch.attention, scratch.gate,
+                                    scratch.v,     scratch.q.rotated, scratch.k.rotated};
   for (const MatrixView<T>& sum : added_to) clear(sum, executor);
-  dense_adjoint(tape.mixed, p.o, dy, room.mixed, g.o, call);
+  dense_adjoint(tape.mixed, p.o, dy, scratch.mixed, g.o, call);
   if (options_.gate) {
-    gated_rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, tape.gate, room.mixed,
-                           room.attention, g.head_gain, room.gate, call);
-    dense_adjoint(x, p.gate, room.gate, dx, g.gate, call);
+    gated_rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, tape.gate, scratch.mixed,
+                           scratch.attention, g.head_gain, scratch.gate, call);
+    dense_adjoint(x, p.gate, scratch.gate, dx, g.gate, call);
   } else {
-    rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, room.mixed, room.attention,
-                     g.head_gain, call);
+    rms_norm_adjoint(tape.attention, p.head_gain, options_.norm_eps, scratch.mixed,
+                     scratch.attention, g.head_gain, call);
   }
   for (Index group = 0; group < sizes_.groups(); ++group) {
     const Index heads = sizes_.key_heads, groups = sizes_.groups();
-    causal_gradient(inputs(tape, group), blocks(), p.mixing, op(),
-                    outputs(room.attention, batch, group),
-                    {.q = split_heads(room.q.rotated, batch, heads, features_, group, groups),
-                     .k = split_heads(room.k.rotated, batch, heads, features_),
-                     .v = split_heads(room.v, batch, heads, sizes_.values)},
-                    {.mixing = g.mixing},
-                    {.workspace = room.rest, .executor = executor, .kept = summaries(tape, group)});
+    causal_gradient(
+        inputs(tape, group), blocks(), p.mixing, op(), outputs(scratch.attention, batch, group),
+        {.q = split_heads(scratch.q.rotated, batch, heads, features_, group, groups),
+         .k = split_heads(scratch.k.rotated, batch, heads, features_),
+         .v = split_heads(scratch.v, batch, heads, sizes_.values)},
+        {.mixing = g.mixing},
+        {.workspace = scratch.rest, .executor = executor, .kept = summaries(tape, group)});
   }
-  project_adjoint(x, tape.projected_v, room.projected_v, room.v, p.v, p.v_convolution, dx, g.v,
-                  g.v_convolution, batch, call);
-  const LanguageMaps<T> phi = maps(p, room.maps);
-  path_adjoint(x, tape.q, room.q, sizes_.heads, p.q, p.q_convolution, phi.q, dx, g.q,
+  project_adjoint(x, tape.projected_v, scratch.projected_v, scratch.v, p.v, p.v_convolution, dx,
+                  g.v, g.v_convolution, batch, call);
+  const LanguageMaps<T> phi = maps(p, scratch.maps);
+  path_adjoint(x, tape.q, scratch.q, sizes_.heads, p.q, p.q_convolution, phi.q, dx, g.q,
                g.q_convolution, g.q_map, batch, call);
-  path_adjoint(x, tape.k, room.k, sizes_.key_heads, p.k, p.k_convolution, phi.k, dx, g.k,
+  path_adjoint(x, tape.k, scratch.k, sizes_.key_heads, p.k, p.k_convolution, phi.k, dx, g.k,
                g.k_convolution, g.k_map, batch, call);
 }
 

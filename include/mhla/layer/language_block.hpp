@@ -141,15 +141,15 @@ struct LanguageBlockDecoder {
   static constexpr const char* kStart = "LanguageBlock::start";
   static constexpr const char* kAppend = "LanguageBlock::append";
 
-  struct Room {
-    typename Body::Lead lead;
+  struct Scratch {
+    typename Body::InputScratch input;
     MatrixView<A> middle;  // [rows, C]
     typename GatedMlpBody<A>::Tape mlp;
     MatrixView<A> hidden;  // [rows, H]
-    typename Attention::Room attention;
-    Room(Arena& arena, const Body& body, const State& state, Index rows,
-         const ExecutorRef& executor)
-        : lead(arena, body, {rows, state.batch()}),
+    typename Attention::Scratch attention;
+    Scratch(Arena& arena, const Body& body, const State& state, Index rows,
+            const ExecutorRef& executor)
+        : input(arena, body, {rows, state.batch()}),
           middle(take_matrix<A>(kAppend, arena, rows, body.options().channels)),
           mlp(arena, *body.feed_forward(), {rows, state.batch()}),
           hidden(take_matrix<A>(kAppend, arena, rows, mlp.gate.cols)),
@@ -170,19 +170,20 @@ struct LanguageBlockDecoder {
   }
   static void append(const Body& body, std::span<const A> parameters, State& state,
                      MatrixView<const A> x, std::span<const Index> offsets, MatrixView<A> y,
-                     const Room& room, const ExecutorRef& executor) {
-    const MatrixView<A>& normed = room.lead.normed;
+                     const Scratch& scratch, const ExecutorRef& executor) {
+    const MatrixView<A>& normed = scratch.input.normed;
     const auto norm = [&](int branch, MatrixView<const A> from) {
       const auto& part = body.norm(branch);
       part->apply(part.of(parameters), from, normed, executor);
     };
     norm(0, x);
     Attention::append(*body.attention(), body.attention().of(parameters), state.attention_, normed,
-                      offsets, room.middle, room.attention, executor);
-    add<A>(x, room.middle, executor);
-    norm(1, room.middle);
-    gated_mlp(normed, state.mlp_->layers, room.mlp.gate, room.mlp.up, room.hidden, y, executor);
-    add<A>(room.middle, y, executor);
+                      offsets, scratch.middle, scratch.attention, executor);
+    add<A>(x, scratch.middle, executor);
+    norm(1, scratch.middle);
+    gated_mlp(normed, state.mlp_->layers, scratch.mlp.gate, scratch.mlp.up, scratch.hidden, y,
+              executor);
+    add<A>(scratch.middle, y, executor);
   }
 };
 

@@ -61,17 +61,17 @@ class LanguageBody {
 
     Tape(Arena& arena, const LanguageBody& body, LayerRows rows);
   };
-  struct ForwardRoom {
-    T* maps;  // room of the feature maps
+  struct ForwardScratch {
+    T* maps;  // scratch of the feature maps
     Workspace rest;
-    ForwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
-                const ExecutorRef& executor);
+    ForwardScratch(Arena& arena, const LanguageBody& body, LayerRows rows,
+                   const ExecutorRef& executor);
   };
-  struct BackwardRoom : Activations {
+  struct BackwardScratch : Activations {
     T* maps;
     Workspace rest;
-    BackwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
-                 const ExecutorRef& executor);
+    BackwardScratch(Arena& arena, const LanguageBody& body, LayerRows rows,
+                    const ExecutorRef& executor);
   };
 
   explicit LanguageBody(const LanguageOptions& options)
@@ -119,30 +119,31 @@ class LanguageBody {
   /// \param tails   the last inputs of the convolutions, or absent: sequences begin
   /// \param packed  the projections, or null: those of p
   template <class Runs>
-  void lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
-            MatrixView<const T> x, const Activations& tape, const Runs& runs,
-            const LanguageTails<T>& tails, const PackedLanguage<T>* packed, const Call& call) const;
+  void attention_inputs(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
+                        MatrixView<const T> x, const Activations& tape, const Runs& runs,
+                        const LanguageTails<T>& tails, const PackedLanguage<T>* packed,
+                        const Call& call) const;
   /// Norm and gate of the outputs of attention.
   void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Activations& tape,
               const PackedLanguage<T>* packed, const Call& call) const;
   /// Everything up to `mixed`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const;
+              const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardRoom& room, const ExecutorRef& executor) const {
-    dense(tape.mixed, views(parameters).o, y, {.workspace = room.rest, .executor = executor});
+             const ForwardScratch& scratch, const ExecutorRef& executor) const {
+    dense(tape.mixed, views(parameters).o, y, {.workspace = scratch.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const;
+                const BackwardScratch& scratch, const ExecutorRef& executor) const;
 
  private:
   ContiguousBlocks blocks() const { return {options_.chunk}; }
   T* take_maps(Arena& arena) const {
-    return arena.take<T>(kName, {2, language_map_room(options_.feature_map, sizes_.width)});
+    return arena.take<T>(kName, {2, language_map_scratch(options_.feature_map, sizes_.width)});
   }
-  LanguageMaps<T> maps(const LanguageParameters<const T>& p, T* room) const {
-    return {options_, sizes_.width, p.q_map, p.k_map, room};
+  LanguageMaps<T> maps(const LanguageParameters<const T>& p, T* scratch) const {
+    return {options_, sizes_.width, p.q_map, p.k_map, scratch};
   }
   Path take_path(Arena& arena, Index rows, Index heads) const;
   static void project_to(MatrixView<const T> x, const DenseView<const T>& weights,
@@ -170,7 +171,7 @@ class LanguageBody {
   LanguageSizes sizes_;
   Index features_;  // F of a head
   ParameterTable table_;
-  LanguagePlaces tensors_;
+  LanguageSlices tensors_;
   RotaryTable<T> angles_;  // of the most tokens
 };
 
@@ -212,8 +213,8 @@ LanguageBody<T>::Tape::Tape(Arena& arena, const LanguageBody& body, LayerRows ro
 }
 
 template <Accumulator T>
-LanguageBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const LanguageBody& body, LayerRows rows,
-                                          const ExecutorRef& executor) {
+LanguageBody<T>::ForwardScratch::ForwardScratch(Arena& arena, const LanguageBody& body,
+                                                LayerRows rows, const ExecutorRef& executor) {
   const LanguageSizes& s = body.sizes_;
   const Index c = body.options_.channels, widest = s.heads * std::max(s.width, s.values);
   Arena counting;
@@ -228,10 +229,11 @@ LanguageBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const LanguageBody& body
 
 template <Accumulator T>
 template <class Runs>
-void LanguageBody<T>::lead(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
-                           MatrixView<const T> x, const Activations& tape, const Runs& runs,
-                           const LanguageTails<T>& tails, const PackedLanguage<T>* packed,
-                           const Call& call) const {
+void LanguageBody<T>::attention_inputs(const LanguageParameters<const T>& p,
+                                       const LanguageMaps<T>& maps, MatrixView<const T> x,
+                                       const Activations& tape, const Runs& runs,
+                                       const LanguageTails<T>& tails,
+                                       const PackedLanguage<T>* packed, const Call& call) const {
   const Index kept = options_.convolution_taps - 1;
   const auto project = [&](const DenseView<const T>& weights, const PackedDense<T>* packed_weights,
                            const ConvolutionView<const T>& convolution, MatrixView<T> projected,
@@ -279,16 +281,16 @@ void LanguageBody<T>::finish(const LanguageParameters<const T>& p, MatrixView<co
 
 template <Accumulator T>
 void LanguageBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-                             const ForwardRoom& room, const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
+                             const ForwardScratch& scratch, const ExecutorRef& executor) const {
+  const Call call{.workspace = scratch.rest, .executor = executor};
   const auto p = views(parameters);
   const Index batch = tape.sizes.batch;
   const auto runs = [&](const auto& f) { f(SequenceRun{0, batch, 0, x.rows / batch, 0}); };
-  lead(p, maps(p, room.maps), x, tape, runs, {}, nullptr, call);
+  attention_inputs(p, maps(p, scratch.maps), x, tape, runs, {}, nullptr, call);
   for (Index group = 0; group < sizes_.groups(); ++group) {
     causal(inputs(tape, group), blocks(), p.mixing, op(),
            outputs(tape.attention, tape.sizes.batch, group),
-           {.workspace = room.rest, .executor = executor, .kept = summaries(tape, group)});
+           {.workspace = scratch.rest, .executor = executor, .kept = summaries(tape, group)});
   }
   finish(p, x, tape, nullptr, call);
 }

@@ -58,11 +58,11 @@ struct LanguageDecoder {
   static constexpr const char* kStart = "LanguageLayer::start";
   static constexpr const char* kAppend = "LanguageLayer::append";
 
-  struct Room {
+  struct Scratch {
     typename Body::Activations tape;
     Workspace rest;
-    Room(Arena& arena, const Body& body, const State& state, Index rows,
-         const ExecutorRef& executor)
+    Scratch(Arena& arena, const Body& body, const State& state, Index rows,
+            const ExecutorRef& executor)
         : tape(arena, body, {rows, 1}),
           rest(take_bytes(
               kAppend, arena,
@@ -84,15 +84,15 @@ struct LanguageDecoder {
   }
   static void append(const Body& body, std::span<const A> parameters, State& state,
                      MatrixView<const A> x, std::span<const Index> offsets, MatrixView<A> y,
-                     const Room& room, const ExecutorRef& executor) {
-    const auto& tape = room.tape;
+                     const Scratch& scratch, const ExecutorRef& executor) {
+    const auto& tape = scratch.tape;
     const LanguageDecoding<A>& shared = *state.shared_;
     const PackedLanguage<A>& packed = shared.packed;
-    const Call inner{.workspace = room.rest, .executor = executor};
+    const Call inner{.workspace = scratch.rest, .executor = executor};
     const auto p = body.views(parameters);
     const LanguageTails<A> tails{state.tails_[0], state.tails_[1], state.tails_[2]};
     const auto runs = [&](const auto& f) { for_each_run(state, offsets, f); };
-    body.lead(p, packed.maps, x, tape, runs, tails, &packed, inner);
+    body.attention_inputs(p, packed.maps, x, tape, runs, tails, &packed, inner);
     const Index groups = body.sizes().groups();
     const std::size_t heads = state.heads_.size() / static_cast<std::size_t>(groups);
     for (Index group = 0; group < groups; ++group) {

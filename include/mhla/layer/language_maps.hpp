@@ -45,23 +45,23 @@ struct SequenceRun {
   }
 };
 
-/// Numbers of room that a map wants.
-inline Index language_map_room(const std::string& name, Index width) {
+/// Numbers of scratch that a map wants.
+inline Index language_map_scratch(const std::string& name, Index width) {
   return layers_of_map(name).count * width * width;
 }
 
-/// \param weights  of the map, as it orders them; must outlive it, as `room` must
+/// \param weights  of the map, as it orders them; must outlive it, as `scratch` must
 template <Accumulator A>
 LanguageMap<A> language_map(const std::string& name, Index width, std::span<const A> weights,
-                            A* room) {
+                            A* scratch) {
   const A* next = weights.data();
   const auto layer = [&](bool bias) {
     const A* const weight = next;
     next += width * width;
     const A* const shift = bias ? next : nullptr;
     if (bias) next += width;
-    MapLayer<A> made(width, weight, shift, room);
-    room += width * width;
+    MapLayer<A> made(width, weight, shift, scratch);
+    scratch += width * width;
     return made;
   };
   if (name == "elu") return EluPlusOne{};
@@ -85,22 +85,22 @@ template <Accumulator A>
 struct LanguageMaps {
   LanguageMap<A> q, k;
 
-  /// \param room  2 * language_map_room numbers
+  /// \param scratch  2 * language_map_scratch numbers
   LanguageMaps(const LanguageOptions& o, Index width, std::span<const A> q_weights,
-               std::span<const A> k_weights, A* room)
-      : q(language_map(o.feature_map, width, q_weights, room)),
+               std::span<const A> k_weights, A* scratch)
+      : q(language_map(o.feature_map, width, q_weights, scratch)),
         k(language_map(o.feature_map, width, k_weights,
-                       room + language_map_room(o.feature_map, width))) {}
+                       scratch + language_map_scratch(o.feature_map, width))) {}
 };
 
-/// The weights of the maps of queries and keys and the room of both, in memory of its own.
+/// The weights of the maps of queries and keys and the scratch of both, in memory of its own.
 template <Accumulator T>
 std::vector<T> copied_maps(const LanguageOptions& options, Index width,
                            const LanguageParameters<const T>& p) {
   std::vector<T> numbers(p.q_map.begin(), p.q_map.end());
   numbers.insert(numbers.end(), p.k_map.begin(), p.k_map.end());
-  const Index room = 2 * language_map_room(options.feature_map, width);
-  numbers.resize(numbers.size() + static_cast<std::size_t>(room));
+  const Index scratch = 2 * language_map_scratch(options.feature_map, width);
+  numbers.resize(numbers.size() + static_cast<std::size_t>(scratch));
   return numbers;
 }
 

@@ -147,14 +147,14 @@ inline ParameterTable language_table(const LanguageOptions& o) {
 }
 
 /// Where the tensors lie.
-struct LanguagePlaces {
-  ParameterPlace mixing;
-  WeightPlaces<DenseView> q, k, v, gate, o;
-  WeightPlaces<ConvolutionView> q_convolution, k_convolution, v_convolution;
-  ParameterPlace q_map, k_map;
-  ParameterPlace head_gain;
+struct LanguageSlices {
+  ParameterSlice mixing;
+  WeightSlices<DenseView> q, k, v, gate, o;
+  WeightSlices<ConvolutionView> q_convolution, k_convolution, v_convolution;
+  ParameterSlice q_map, k_map;
+  ParameterSlice head_gain;
 
-  LanguagePlaces(const ParameterTable& table, const LanguageOptions& options)
+  LanguageSlices(const ParameterTable& table, const LanguageOptions& options)
       : mixing(table.place("mixing_matrix")),
         q(table, "q_proj"),
         k(table, "k_proj"),
@@ -170,14 +170,14 @@ struct LanguagePlaces {
 
  private:
   /// The tensors of a map lie side by side, in its order.
-  static ParameterPlace map(const ParameterTable& table, const std::string& side,
+  static ParameterSlice map(const ParameterTable& table, const std::string& side,
                             const LanguageOptions& options) {
     const int count = layers_of_map(options.feature_map).count;
-    ParameterPlace all;
+    ParameterSlice all;
     for (int i = 0; i < count; ++i) {
-      const WeightPlaces<DenseView> layer(table, map_layer_name(side, i, count));
+      const WeightSlices<DenseView> layer(table, map_layer_name(side, i, count));
       if (i == 0) all = {layer.weight.begin, 1, 0};
-      for (const ParameterPlace& p : {layer.weight, layer.bias}) all.cols += p.rows * p.cols;
+      for (const ParameterSlice& p : {layer.weight, layer.bias}) all.cols += p.rows * p.cols;
     }
     return all;
   }
@@ -192,7 +192,7 @@ struct LanguageParameters {
   std::span<T> q_map, k_map;  // weights of the feature maps, as these order them
   std::span<T> head_gain;     // [E]
 
-  LanguageParameters(const LanguagePlaces& at, std::span<T> row)
+  LanguageParameters(const LanguageSlices& at, std::span<T> row)
       : mixing(mixing_at(at.mixing, row)),
         q(at.q(row)),
         k(at.k(row)),

@@ -179,18 +179,18 @@ class Layer {
   /// Memory of a forward pass. A tape that is kept elsewhere leaves its part unused.
   struct Forward {
     Tape tape;
-    typename Body::ForwardRoom room;
+    typename Body::ForwardScratch scratch;
     Forward(detail::Arena& arena, const Body& body, detail::LayerRows rows,
             const ExecutorRef& executor)
-        : tape(arena, body, rows), room(arena, body, rows, executor) {}
+        : tape(arena, body, rows), scratch(arena, body, rows, executor) {}
   };
   /// Memory of a backward pass, which may have to go forwards first.
   struct Backward {
     Forward forward;
-    typename Body::BackwardRoom room;
+    typename Body::BackwardScratch scratch;
     Backward(detail::Arena& arena, const Body& body, detail::LayerRows rows,
              const ExecutorRef& executor)
-        : forward(arena, body, rows, executor), room(arena, body, rows, executor) {}
+        : forward(arena, body, rows, executor), scratch(arena, body, rows, executor) {}
   };
 
   void prepare() {
@@ -236,12 +236,12 @@ class Layer {
     }
     return rows;
   }
-  void record(const In& x, const In& c, const Tape& tape, const typename Body::ForwardRoom& room,
-              const ExecutorRef& executor) const {
+  void record(const In& x, const In& c, const Tape& tape,
+              const typename Body::ForwardScratch& scratch, const ExecutorRef& executor) const {
     if constexpr (detail::Conditioned<Body>) {
-      body_.record(parameters(), x, c, tape, room, executor);
+      body_.record(parameters(), x, c, tape, scratch, executor);
     } else {
-      body_.record(parameters(), x, tape, room, executor);
+      body_.record(parameters(), x, tape, scratch, executor);
     }
   }
   /// The kept values, in `kept` or else in `tape`.
@@ -268,8 +268,8 @@ void Layer<Body>::forward(const In& x, const In& c, const Out& y, const LayerCal
   detail::Scratch scratch(Body::kName, call.workspace, workspace_bytes(x.rows, call));
   const Forward memory(scratch.arena(), body_, rows, call.executor);
   const Tape tape = tape_of(Body::kName, call.kept, rows, memory.tape, detail::mark_kept);
-  record(x, c, tape, memory.room, call.executor);
-  body_.write(parameters(), tape, y, memory.room, call.executor);
+  record(x, c, tape, memory.scratch, call.executor);
+  body_.write(parameters(), tape, y, memory.scratch, call.executor);
 }
 
 template <class Body>
@@ -284,11 +284,11 @@ void Layer<Body>::adjoint(const In& x, const In& c, const In& dy, const Out& dx,
   detail::Scratch scratch(kName, call.workspace, backward_workspace_bytes(x.rows, call));
   const Backward memory(scratch.arena(), body_, rows, call.executor);
   const Tape tape = tape_of(kName, call.kept, rows, memory.forward.tape, detail::find_kept);
-  if (call.kept.empty()) record(x, c, tape, memory.forward.room, call.executor);
+  if (call.kept.empty()) record(x, c, tape, memory.forward.scratch, call.executor);
   if constexpr (detail::Conditioned<Body>) {
-    body_.backward(parameters(), x, c, tape, dy, dx, dc, gradients, memory.room, call.executor);
+    body_.backward(parameters(), x, c, tape, dy, dx, dc, gradients, memory.scratch, call.executor);
   } else {
-    body_.backward(parameters(), x, tape, dy, dx, gradients, memory.room, call.executor);
+    body_.backward(parameters(), x, tape, dy, dx, gradients, memory.scratch, call.executor);
   }
 }
 

@@ -94,11 +94,11 @@ class MixFfnBody {
     Tape(Arena& arena, const MixFfnBody& body, LayerRows sizes)
         : pre(body.take(arena, sizes)), mixed(body.take(arena, sizes)) {}
   };
-  struct ForwardRoom {
+  struct ForwardScratch {
     MatrixView<T> expanded;  // e [rows, W]
     MatrixView<T> hidden;    // u * silu(g), if there is a gate [rows, H]
     Workspace rest;
-    ForwardRoom(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
+    ForwardScratch(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
         : expanded(body.take(arena, sizes)), hidden(body.take_hidden(arena, sizes)) {
       const Index c = body.options_.channels, h = body.options_.hidden;
       rest = take_bytes(
@@ -107,11 +107,11 @@ class MixFfnBody {
                     depthwise_convolution_workspace_bytes<T>(body.width(), body.kernel())}));
     }
   };
-  struct BackwardRoom {
+  struct BackwardScratch {
     MatrixView<T> expanded, hidden;
     MatrixView<T> dmixed, dexpanded;  // [rows, W]
     Workspace rest;
-    BackwardRoom(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
+    BackwardScratch(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
         : expanded(body.take(arena, sizes)),
           hidden(body.take_hidden(arena, sizes)),
           dmixed(body.take(arena, sizes)),
@@ -132,15 +132,15 @@ class MixFfnBody {
   Index tokens() const { return volume(options_.tokens); }  ///< N
 
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const;
+              const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardRoom& room, const ExecutorRef& executor) const {
-    dense(gated(tape, room.hidden, executor), views(parameters).second, y,
-          {.workspace = room.rest, .executor = executor});
+             const ForwardScratch& scratch, const ExecutorRef& executor) const {
+    dense(gated(tape, scratch.hidden, executor), views(parameters).second, y,
+          {.workspace = scratch.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const;
+                const BackwardScratch& scratch, const ExecutorRef& executor) const;
 
  private:
   template <class U>
@@ -170,8 +170,8 @@ class MixFfnBody {
 
   MixFfnOptions options_;
   ParameterTable table_;
-  WeightPlaces<DenseView> first_, second_;
-  WeightPlaces<ConvolutionView> convolution_;
+  WeightSlices<DenseView> first_, second_;
+  WeightSlices<ConvolutionView> convolution_;
 };
 
 }  // namespace detail
@@ -217,45 +217,45 @@ MatrixView<const T> MixFfnBody<T, Mix>::gated(const Tape& tape, const MatrixView
 
 template <Accumulator T, class Mix>
 void MixFfnBody<T, Mix>::record(std::span<const T> parameters, MatrixView<const T> x,
-                                const Tape& tape, const ForwardRoom& room,
+                                const Tape& tape, const ForwardScratch& scratch,
                                 const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
+  const Call call{.workspace = scratch.rest, .executor = executor};
   const auto p = views(parameters);
   dense(x, p.first, tape.pre, call);
-  activate<G, T>(kName, tape.pre, room.expanded, executor);
-  depthwise_convolution(room.expanded, p.convolution, grid(), tape.mixed, call);
-  if (!Mix::kGated) add<T>(room.expanded, tape.mixed, executor);
+  activate<G, T>(kName, tape.pre, scratch.expanded, executor);
+  depthwise_convolution(scratch.expanded, p.convolution, grid(), tape.mixed, call);
+  if (!Mix::kGated) add<T>(scratch.expanded, tape.mixed, executor);
 }
 
 template <Accumulator T, class Mix>
 void MixFfnBody<T, Mix>::backward(std::span<const T> parameters, MatrixView<const T> x,
                                   const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx,
-                                  std::span<T> gradients, const BackwardRoom& room,
+                                  std::span<T> gradients, const BackwardScratch& scratch,
                                   const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
+  const Call call{.workspace = scratch.rest, .executor = executor};
   const auto p = views(parameters);
   const auto g = views(gradients);
-  clear(room.dmixed, executor);
-  clear(room.dexpanded, executor);
-  const MatrixView<T> dhidden = Mix::kGated ? columns_of(room.dmixed, 0, 2) : room.dmixed;
-  dense_adjoint(gated(tape, room.hidden, executor), p.second, dy, dhidden, g.second, call);
+  clear(scratch.dmixed, executor);
+  clear(scratch.dexpanded, executor);
+  const MatrixView<T> dhidden = Mix::kGated ? columns_of(scratch.dmixed, 0, 2) : scratch.dmixed;
+  dense_adjoint(gated(tape, scratch.hidden, executor), p.second, dy, dhidden, g.second, call);
   if (Mix::kGated) {
     const Index h = options_.hidden;  // columns of u and of its gradient, those of g behind them
     for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
       for (Index r = begin; r < begin + count; ++r) {
-        T *const mixed = tape.mixed.row(r), *const dmixed = room.dmixed.row(r);
-        multiply_gate_adjoint<T>(mixed + h, mixed, dmixed + h, dmixed, room.hidden.row(r), h);
+        T *const mixed = tape.mixed.row(r), *const dmixed = scratch.dmixed.row(r);
+        multiply_gate_adjoint<T>(mixed + h, mixed, dmixed + h, dmixed, scratch.hidden.row(r), h);
       }
     });
   } else {
-    add<T>(room.dmixed, room.dexpanded, executor);
+    add<T>(scratch.dmixed, scratch.dexpanded, executor);
   }
-  activate<G, T>(kName, tape.pre, room.expanded, executor);
-  depthwise_convolution_adjoint(room.expanded, p.convolution, grid(), room.dmixed, room.dexpanded,
-                                g.convolution, call);
-  const MatrixView<T>& dpre = room.dmixed;  // which has been read
+  activate<G, T>(kName, tape.pre, scratch.expanded, executor);
+  depthwise_convolution_adjoint(scratch.expanded, p.convolution, grid(), scratch.dmixed,
+                                scratch.dexpanded, g.convolution, call);
+  const MatrixView<T>& dpre = scratch.dmixed;  // which has been read
   clear(dpre, executor);
-  activate_adjoint<G, T>(kName, tape.pre, room.dexpanded, dpre, executor);
+  activate_adjoint<G, T>(kName, tape.pre, scratch.dexpanded, dpre, executor);
   dense_adjoint(x, p.first, dpre, dx, g.first, call);
 }
 

@@ -115,9 +115,9 @@ class PackedStore {
 
   /// Packs one of the layers, each once.
   PackedDense<A> pack(const DenseView<const A>& layer) {
-    const Workspace room = Workspace(memory_).subspan(used_);
+    const Workspace scratch = Workspace(memory_).subspan(used_);
     used_ += bytes_of(layer);
-    return PackedDense<A>(room, layer);
+    return PackedDense<A>(scratch, layer);
   }
 
  private:

@@ -24,7 +24,7 @@ inline namespace MHLA_TARGET {
 
 /// Where a tensor lies in a row of parameters, as a matrix: its first axis by all others; a single
 /// number as [1,1].
-struct ParameterPlace {
+struct ParameterSlice {
   Index begin = 0;           ///< its first number in the row
   Index rows = 0, cols = 0;  ///< 0 if there is no such tensor
 
@@ -49,7 +49,7 @@ struct Parameter {
   Index begin;               ///< its first number in the row
   Index size;                ///< numbers
 
-  ParameterPlace place() const {
+  ParameterSlice place() const {
     const Index rows = shape.empty() ? 1 : shape.front();
     return {begin, rows, rows == 0 ? 0 : size / rows};
   }
@@ -76,11 +76,11 @@ class ParameterTable {
   }
 
   /// Where a tensor lies, for many rows; that of none if there is no such tensor.
-  ParameterPlace place(std::string_view name) const {
+  ParameterSlice place(std::string_view name) const {
     const Parameter* const p = find(name);
-    return p == nullptr ? ParameterPlace() : p->place();
+    return p == nullptr ? ParameterSlice() : p->place();
   }
-  /// A tensor of `row`, as ParameterPlace has it.
+  /// A tensor of `row`, as ParameterSlice has it.
   template <class T>
   MatrixView<T> matrix(std::span<T> row, std::string_view name) const {
     return place(name).matrix(row);
@@ -129,11 +129,11 @@ namespace detail {
 /// The places of NAME.weight and of NAME.bias, which may be missing.
 /// \tparam View  DenseView or ConvolutionView
 template <template <class> class View>
-struct WeightPlaces {
-  ParameterPlace weight, bias;
+struct WeightSlices {
+  ParameterSlice weight, bias;
 
-  WeightPlaces() = default;
-  WeightPlaces(const ParameterTable& table, const std::string& name)
+  WeightSlices() = default;
+  WeightSlices(const ParameterTable& table, const std::string& name)
       : weight(table.place(name + ".weight")), bias(table.place(name + ".bias")) {}
   /// The tensors of `row`.
   template <class T>
@@ -143,7 +143,7 @@ struct WeightPlaces {
 };
 
 template <class T>
-MixingView<T> mixing_at(const ParameterPlace& place, std::span<T> row) {
+MixingView<T> mixing_at(const ParameterSlice& place, std::span<T> row) {
   const MatrixView<T> m = place.matrix(row);
   return m.absent() ? MixingView<T>() : MixingView<T>(m.data, Pattern(m.rows, m.cols));
 }

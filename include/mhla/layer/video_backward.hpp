@@ -21,8 +21,8 @@ inline namespace MHLA_TARGET {
 namespace detail {
 
 template <Accumulator T>
-VideoBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes,
-                                         const ExecutorRef& executor) {
+VideoBody<T>::BackwardScratch::BackwardScratch(Arena& arena, const VideoBody& body, LayerRows sizes,
+                                               const ExecutorRef& executor) {
   const Index c = body.options_.channels;
   const auto take = [&] { return take_matrix<T>(kName, arena, sizes.rows, c); };
   dmixed = take(), dattention = take(), dv = take();
@@ -48,43 +48,44 @@ VideoBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VideoBody& body, La
 template <Accumulator T>
 void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                             MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                            const BackwardRoom& room, const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
-  const VideoPlaces& at = tensors_;
-  const MatrixView<T> added_to[] = {room.dmixed,      room.dattention, room.dv,
-                                    room.dgate,       room.dq_rotated, room.dk_rotated,
-                                    room.dq_features, room.dk_features};
+                            const BackwardScratch& scratch, const ExecutorRef& executor) const {
+  const Call call{.workspace = scratch.rest, .executor = executor};
+  const VideoSlices& at = tensors_;
+  const MatrixView<T> added_to[] = {scratch.dmixed,      scratch.dattention, scratch.dv,
+                                    scratch.dgate,       scratch.dq_rotated, scratch.dk_rotated,
+                                    scratch.dq_features, scratch.dk_features};
   for (const MatrixView<T>& sum : added_to) clear(sum, executor);
-  dense_adjoint(tape.mixed, at.o(parameters), dy, room.dmixed, at.o(gradients), call);
+  dense_adjoint(tape.mixed, at.o(parameters), dy, scratch.dmixed, at.o(gradients), call);
   if (options_.lepe) {
-    depthwise_convolution_adjoint(tape.v, at.lepe(parameters), grid(), room.dmixed, room.dv,
+    depthwise_convolution_adjoint(tape.v, at.lepe(parameters), grid(), scratch.dmixed, scratch.dv,
                                   at.lepe(gradients), call);
   }
   if (options_.gate) {
     gated_rms_norm_adjoint(tape.attention, at.head_gain.numbers(parameters), options_.norm_eps,
-                           tape.gate, room.dmixed, room.dattention, at.head_gain.numbers(gradients),
-                           room.dgate, call);
-    dense_adjoint(x, at.gate(parameters), room.dgate, dx, at.gate(gradients), call);
+                           tape.gate, scratch.dmixed, scratch.dattention,
+                           at.head_gain.numbers(gradients), scratch.dgate, call);
+    dense_adjoint(x, at.gate(parameters), scratch.dgate, dx, at.gate(gradients), call);
   } else {
     rms_norm_adjoint(tape.attention, at.head_gain.numbers(parameters), options_.norm_eps,
-                     room.dmixed, room.dattention, at.head_gain.numbers(gradients), call);
+                     scratch.dmixed, scratch.dattention, at.head_gain.numbers(gradients), call);
   }
   BatchGradients<T> sums_of{
-      .q = split(room.dq_rotated), .k = split(room.dk_rotated), .v = split(room.dv)};
+      .q = split(scratch.dq_rotated), .k = split(scratch.dk_rotated), .v = split(scratch.dv)};
   if (sums()) {
-    sums_of.normalizer_q = split(room.dq_features);
-    sums_of.normalizer_k = split(room.dk_features);
+    sums_of.normalizer_q = split(scratch.dq_features);
+    sums_of.normalizer_k = split(scratch.dk_features);
   }
-  attention().add_gradients(inputs(tape), mixing_at(at.mixing, parameters), split(room.dattention),
-                            sums_of, mixing_at(at.mixing, gradients),
-                            {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
-  dense_adjoint(x, at.v(parameters), room.dv, dx, at.v(gradients), call);
-  const auto add_rotated = [&](MatrixView<T> projected, const WeightPlaces<DenseView>& weights,
-                               const ParameterPlace& gain_place, MatrixView<T> drotated,
+  attention().add_gradients(
+      inputs(tape), mixing_at(at.mixing, parameters), split(scratch.dattention), sums_of,
+      mixing_at(at.mixing, gradients),
+      {.workspace = scratch.rest, .executor = executor, .kept = tape.summaries});
+  dense_adjoint(x, at.v(parameters), scratch.dv, dx, at.v(gradients), call);
+  const auto add_rotated = [&](MatrixView<T> projected, const WeightSlices<DenseView>& weights,
+                               const ParameterSlice& gain_place, MatrixView<T> drotated,
                                MatrixView<T> dfeatures) {
     const std::span<const T> gain = gain_place.numbers(parameters);
-    const MatrixView<const T> normed = norm(projected, gain, room.normed, executor);
-    const MatrixView<T> dnormed = options_.qk_norm ? room.dnormed : room.dprojected;
+    const MatrixView<const T> normed = norm(projected, gain, scratch.normed, executor);
+    const MatrixView<T> dnormed = options_.qk_norm ? scratch.dnormed : scratch.dprojected;
     clear(dnormed, executor);
     if (options_.softmax) {
       rotary_adjoint(drotated, angles_, options_.heads, dnormed, executor);
@@ -94,14 +95,14 @@ void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x
       map_heads_adjoint(normed, relu(), 1, normed, dfeatures, dnormed, {}, call);
     }
     if (options_.qk_norm) {
-      clear(room.dprojected, executor);
-      rms_norm_adjoint(projected, gain, options_.norm_eps, dnormed, room.dprojected,
+      clear(scratch.dprojected, executor);
+      rms_norm_adjoint(projected, gain, options_.norm_eps, dnormed, scratch.dprojected,
                        gain_place.numbers(gradients), call);
     }
-    dense_adjoint(x, weights(parameters), room.dprojected, dx, weights(gradients), call);
+    dense_adjoint(x, weights(parameters), scratch.dprojected, dx, weights(gradients), call);
   };
-  add_rotated(tape.q, at.q, at.q_gain, room.dq_rotated, room.dq_features);
-  add_rotated(tape.k, at.k, at.k_gain, room.dk_rotated, room.dk_features);
+  add_rotated(tape.q, at.q, at.q_gain, scratch.dq_rotated, scratch.dq_features);
+  add_rotated(tape.k, at.k, at.k_gain, scratch.dk_rotated, scratch.dk_features);
 }
 
 }  // namespace detail

@@ -44,17 +44,19 @@ class VideoBody {
 
     Tape(Arena& arena, const VideoBody& body, LayerRows sizes);
   };
-  struct ForwardRoom {
+  struct ForwardScratch {
     MatrixView<T> normed, features, lepe;  // [rows, C]
     Workspace rest;
-    ForwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes, const ExecutorRef& executor);
+    ForwardScratch(Arena& arena, const VideoBody& body, LayerRows sizes,
+                   const ExecutorRef& executor);
   };
-  struct BackwardRoom {
+  struct BackwardScratch {
     MatrixView<T> dmixed, dattention, dgate, dv;  // [rows, C]
     MatrixView<T> dq_rotated, dk_rotated, dq_features, dk_features;
     MatrixView<T> normed, dnormed, dprojected;  // of q, then of k
     Workspace rest;
-    BackwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes, const ExecutorRef& executor);
+    BackwardScratch(Arena& arena, const VideoBody& body, LayerRows sizes,
+                    const ExecutorRef& executor);
   };
 
   explicit VideoBody(const VideoOptions& options)
@@ -70,14 +72,14 @@ class VideoBody {
 
   /// Everything up to `mixed`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const;
+              const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardRoom& room, const ExecutorRef& executor) const {
-    dense(tape.mixed, tensors_.o(parameters), y, {.workspace = room.rest, .executor = executor});
+             const ForwardScratch& scratch, const ExecutorRef& executor) const {
+    dense(tape.mixed, tensors_.o(parameters), y, {.workspace = scratch.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const;
+                const BackwardScratch& scratch, const ExecutorRef& executor) const;
 
  private:
   Index width() const { return options_.channels / options_.heads; }  // D
@@ -118,7 +120,7 @@ class VideoBody {
   VideoOptions options_;
   Grid blocks_;
   ParameterTable table_;
-  VideoPlaces tensors_;
+  VideoSlices tensors_;
   RotaryTable<T> angles_;  // of every token
 };
 
@@ -136,8 +138,8 @@ VideoBody<T>::Tape::Tape(Arena& arena, const VideoBody& body, LayerRows sizes) {
 }
 
 template <Accumulator T>
-VideoBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VideoBody& body, LayerRows sizes,
-                                       const ExecutorRef& executor) {
+VideoBody<T>::ForwardScratch::ForwardScratch(Arena& arena, const VideoBody& body, LayerRows sizes,
+                                             const ExecutorRef& executor) {
   const Index c = body.options_.channels;
   const auto take = [&] { return take_matrix<T>(kName, arena, sizes.rows, c); };
   if (body.options_.qk_norm) normed = take();
@@ -155,18 +157,18 @@ VideoBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VideoBody& body, Laye
 
 template <Accumulator T>
 void VideoBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-                          const ForwardRoom& room, const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
-  const VideoPlaces& at = tensors_;
+                          const ForwardScratch& scratch, const ExecutorRef& executor) const {
+  const Call call{.workspace = scratch.rest, .executor = executor};
+  const VideoSlices& at = tensors_;
   dense(x, at.q(parameters), tape.q, call);
   dense(x, at.k(parameters), tape.k, call);
   dense(x, at.v(parameters), tape.v, call);
-  rotate(tape.q, at.q_gain.numbers(parameters), room.normed,
-         sums() ? tape.q_features : room.features, tape.q_rotated, executor);
-  rotate(tape.k, at.k_gain.numbers(parameters), room.normed,
-         sums() ? tape.k_features : room.features, tape.k_rotated, executor);
+  rotate(tape.q, at.q_gain.numbers(parameters), scratch.normed,
+         sums() ? tape.q_features : scratch.features, tape.q_rotated, executor);
+  rotate(tape.k, at.k_gain.numbers(parameters), scratch.normed,
+         sums() ? tape.k_features : scratch.features, tape.k_rotated, executor);
   attention().run(inputs(tape), mixing_at(at.mixing, parameters), split(tape.attention),
-                  {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+                  {.workspace = scratch.rest, .executor = executor, .kept = tape.summaries});
   if (options_.gate) {
     dense(x, at.gate(parameters), tape.gate, call);
     gated_rms_norm(tape.attention, at.head_gain.numbers(parameters), options_.norm_eps, tape.gate,
@@ -176,8 +178,8 @@ void VideoBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, 
              executor);
   }
   if (options_.lepe) {
-    depthwise_convolution(tape.v, at.lepe(parameters), grid(), room.lepe, call);
-    add<T>(room.lepe, tape.mixed, executor);
+    depthwise_convolution(tape.v, at.lepe(parameters), grid(), scratch.lepe, call);
+    add<T>(scratch.lepe, tape.mixed, executor);
   }
 }
 

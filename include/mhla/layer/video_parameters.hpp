@@ -88,15 +88,15 @@ inline ParameterTable video_table(const VideoOptions& o) {
 }
 
 /// Where the tensors lie.
-struct VideoPlaces {
-  WeightPlaces<DenseView> q, k, v, o;  // [C,C]
-  ParameterPlace q_gain, k_gain;       // [C]
-  ParameterPlace head_gain;            // [D]
-  WeightPlaces<DenseView> gate;        // [C,C]
-  ParameterPlace mixing;               // [M,M]
-  WeightPlaces<ConvolutionView> lepe;  // [C,27]
+struct VideoSlices {
+  WeightSlices<DenseView> q, k, v, o;  // [C,C]
+  ParameterSlice q_gain, k_gain;       // [C]
+  ParameterSlice head_gain;            // [D]
+  WeightSlices<DenseView> gate;        // [C,C]
+  ParameterSlice mixing;               // [M,M]
+  WeightSlices<ConvolutionView> lepe;  // [C,27]
 
-  explicit VideoPlaces(const ParameterTable& table)
+  explicit VideoSlices(const ParameterTable& table)
       : q(table, "q"),
         k(table, "k"),
         v(table, "v"),

@@ -60,19 +60,20 @@ class VisionBody {
     Tape(Arena& arena, const VisionBody& body, LayerRows sizes);
     MatrixView<T> v() const { return columns(qkv, 2); }
   };
-  struct ForwardRoom {
+  struct ForwardScratch {
     MatrixView<T> lepe;  // [rows, C]
     Workspace rest;
-    ForwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes, const ExecutorRef& executor);
+    ForwardScratch(Arena& arena, const VisionBody& body, LayerRows sizes,
+                   const ExecutorRef& executor);
   };
-  struct BackwardRoom {
+  struct BackwardScratch {
     MatrixView<T> dheads;   // [rows, C]
     MatrixView<T> dqkv;     // [rows, 3C]
     MatrixView<T> dq, dk;   // of the normalised ones, or columns of dqkv
     MatrixView<T> dnormed;  // [rows, C]
     Workspace rest;
-    BackwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes,
-                 const ExecutorRef& executor);
+    BackwardScratch(Arena& arena, const VisionBody& body, LayerRows sizes,
+                    const ExecutorRef& executor);
   };
 
   explicit VisionBody(const VisionOptions& options);
@@ -83,15 +84,15 @@ class VisionBody {
 
   /// Everything up to `heads`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const;
+              const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardRoom& room, const ExecutorRef& executor) const {
+             const ForwardScratch& scratch, const ExecutorRef& executor) const {
     dense(tape.heads, tensors_.to_out(parameters), y,
-          {.workspace = room.rest, .executor = executor});
+          {.workspace = scratch.rest, .executor = executor});
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const;
+                const BackwardScratch& scratch, const ExecutorRef& executor) const;
 
  private:
   /// Queries, keys or values.
@@ -123,7 +124,7 @@ class VisionBody {
   Grid blocks_;                // of tokens as they lie
   std::vector<Index> places_;  // of raster positions; empty in raster order
   ParameterTable table_;
-  VisionPlaces tensors_;
+  VisionSlices tensors_;
 };
 
 }  // namespace detail
@@ -170,8 +171,8 @@ VisionBody<T>::Tape::Tape(Arena& arena, const VisionBody& body, LayerRows sizes)
 }
 
 template <Accumulator T>
-VisionBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes,
-                                        const ExecutorRef& executor) {
+VisionBody<T>::ForwardScratch::ForwardScratch(Arena& arena, const VisionBody& body, LayerRows sizes,
+                                              const ExecutorRef& executor) {
   const Index c = body.options_.channels;
   if (body.options_.lepe > 0) lepe = take_matrix<T>(kName, arena, sizes.rows, c);
   Arena counting;
@@ -186,9 +187,9 @@ VisionBody<T>::ForwardRoom::ForwardRoom(Arena& arena, const VisionBody& body, La
 
 template <Accumulator T>
 void VisionBody<T>::record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-                           const ForwardRoom& room, const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
-  const VisionPlaces& at = tensors_;
+                           const ForwardScratch& scratch, const ExecutorRef& executor) const {
+  const Call call{.workspace = scratch.rest, .executor = executor};
+  const VisionSlices& at = tensors_;
   if (options_.layer_norm) {
     layer_norm(x, at.norm_gain.numbers(parameters), at.norm_shift.numbers(parameters),
                options_.layer_norm_eps, tape.normed, executor);
@@ -202,16 +203,16 @@ void VisionBody<T>::record(std::span<const T> parameters, MatrixView<const T> x,
              executor);
   }
   attention().run(inputs(tape), mixing_at(at.mixing, parameters), split(tape.heads),
-                  {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+                  {.workspace = scratch.rest, .executor = executor, .kept = tape.summaries});
   if (options_.lepe > 0) {
-    depthwise_convolution(tape.v(), at.lepe(parameters), grid(), room.lepe, call);
-    add<T>(room.lepe, tape.heads, executor);
+    depthwise_convolution(tape.v(), at.lepe(parameters), grid(), scratch.lepe, call);
+    add<T>(scratch.lepe, tape.heads, executor);
   }
 }
 
 template <Accumulator T>
-VisionBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VisionBody& body, LayerRows sizes,
-                                          const ExecutorRef& executor) {
+VisionBody<T>::BackwardScratch::BackwardScratch(Arena& arena, const VisionBody& body,
+                                                LayerRows sizes, const ExecutorRef& executor) {
   const Index c = body.options_.channels;
   dheads = take_matrix<T>(kName, arena, sizes.rows, c);
   dqkv = take_matrix<T>(kName, arena, sizes.rows, 3 * c);
@@ -240,39 +241,40 @@ VisionBody<T>::BackwardRoom::BackwardRoom(Arena& arena, const VisionBody& body, 
 template <Accumulator T>
 void VisionBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                              MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                             const BackwardRoom& room, const ExecutorRef& executor) const {
-  const Call call{.workspace = room.rest, .executor = executor};
-  const VisionPlaces& at = tensors_;
+                             const BackwardScratch& scratch, const ExecutorRef& executor) const {
+  const Call call{.workspace = scratch.rest, .executor = executor};
+  const VisionSlices& at = tensors_;
   const auto [dq, dk, dv] =
-      std::array{columns(room.dqkv, 0), columns(room.dqkv, 1), columns(room.dqkv, 2)};
-  clear(room.dheads, executor);
-  clear(room.dqkv, executor);
-  if (options_.qk_norm) clear(room.dq, executor), clear(room.dk, executor);
-  if (options_.layer_norm) clear(room.dnormed, executor);
-  dense_adjoint(tape.heads, at.to_out(parameters), dy, room.dheads, at.to_out(gradients), call);
+      std::array{columns(scratch.dqkv, 0), columns(scratch.dqkv, 1), columns(scratch.dqkv, 2)};
+  clear(scratch.dheads, executor);
+  clear(scratch.dqkv, executor);
+  if (options_.qk_norm) clear(scratch.dq, executor), clear(scratch.dk, executor);
+  if (options_.layer_norm) clear(scratch.dnormed, executor);
+  dense_adjoint(tape.heads, at.to_out(parameters), dy, scratch.dheads, at.to_out(gradients), call);
   if (options_.lepe > 0) {
-    depthwise_convolution_adjoint(tape.v(), at.lepe(parameters), grid(), room.dheads, dv,
+    depthwise_convolution_adjoint(tape.v(), at.lepe(parameters), grid(), scratch.dheads, dv,
                                   at.lepe(gradients), call);
   }
-  const BatchGradients<T> to{.q = split(room.dq), .k = split(room.dk), .v = split(dv)};
-  attention().add_gradients(inputs(tape), mixing_at(at.mixing, parameters), split(room.dheads), to,
-                            mixing_at(at.mixing, gradients),
-                            {.workspace = room.rest, .executor = executor, .kept = tape.summaries});
+  const BatchGradients<T> to{.q = split(scratch.dq), .k = split(scratch.dk), .v = split(dv)};
+  attention().add_gradients(
+      inputs(tape), mixing_at(at.mixing, parameters), split(scratch.dheads), to,
+      mixing_at(at.mixing, gradients),
+      {.workspace = scratch.rest, .executor = executor, .kept = tape.summaries});
   if (options_.qk_norm) {
     const double eps = options_.qk_norm_eps;
-    rms_norm_adjoint(columns(tape.qkv, 0), at.q_gain.numbers(parameters), eps, room.dq, dq,
+    rms_norm_adjoint(columns(tape.qkv, 0), at.q_gain.numbers(parameters), eps, scratch.dq, dq,
                      at.q_gain.numbers(gradients), call);
-    rms_norm_adjoint(columns(tape.qkv, 1), at.k_gain.numbers(parameters), eps, room.dk, dk,
+    rms_norm_adjoint(columns(tape.qkv, 1), at.k_gain.numbers(parameters), eps, scratch.dk, dk,
                      at.k_gain.numbers(gradients), call);
   }
   if (!options_.layer_norm) {
-    dense_adjoint(x, at.to_qkv(parameters), room.dqkv, dx, at.to_qkv(gradients), call);
+    dense_adjoint(x, at.to_qkv(parameters), scratch.dqkv, dx, at.to_qkv(gradients), call);
     return;
   }
-  dense_adjoint(tape.normed, at.to_qkv(parameters), room.dqkv, room.dnormed, at.to_qkv(gradients),
-                call);
-  layer_norm_adjoint(x, at.norm_gain.numbers(parameters), options_.layer_norm_eps, room.dnormed, dx,
-                     at.norm_gain.numbers(gradients), at.norm_shift.numbers(gradients), call);
+  dense_adjoint(tape.normed, at.to_qkv(parameters), scratch.dqkv, scratch.dnormed,
+                at.to_qkv(gradients), call);
+  layer_norm_adjoint(x, at.norm_gain.numbers(parameters), options_.layer_norm_eps, scratch.dnormed,
+                     dx, at.norm_gain.numbers(gradients), at.norm_shift.numbers(gradients), call);
 }
 
 }  // namespace detail

@@ -122,15 +122,15 @@ inline ParameterTable vision_table(const VisionOptions& o) {
 }
 
 /// Where the tensors lie.
-struct VisionPlaces {
-  ParameterPlace norm_gain, norm_shift;  // [C]
-  WeightPlaces<DenseView> to_qkv;        // [3C,C]
-  ParameterPlace q_gain, k_gain;         // [C]
-  WeightPlaces<ConvolutionView> lepe;    // [C,taps]
-  ParameterPlace mixing;                 // [M,M]
-  WeightPlaces<DenseView> to_out;        // [C,C]
+struct VisionSlices {
+  ParameterSlice norm_gain, norm_shift;  // [C]
+  WeightSlices<DenseView> to_qkv;        // [3C,C]
+  ParameterSlice q_gain, k_gain;         // [C]
+  WeightSlices<ConvolutionView> lepe;    // [C,taps]
+  ParameterSlice mixing;                 // [M,M]
+  WeightSlices<DenseView> to_out;        // [C,C]
 
-  explicit VisionPlaces(const ParameterTable& table)
+  explicit VisionSlices(const ParameterTable& table)
       : norm_gain(table.place("norm.weight")),
         norm_shift(table.place("norm.bias")),
         to_qkv(table, "to_qkv"),

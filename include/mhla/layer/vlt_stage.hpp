@@ -110,14 +110,16 @@ class StageBody {
       return outputs.middle_rows(static_cast<Index>(i) * sizes.rows, sizes.rows);
     }
   };
-  struct ForwardRoom : Block::ForwardRoom {
-    ForwardRoom(Arena& arena, const StageBody& body, LayerRows sizes, const ExecutorRef& executor)
-        : Block::ForwardRoom(arena, body.first(), sizes, executor) {}
+  struct ForwardScratch : Block::ForwardScratch {
+    ForwardScratch(Arena& arena, const StageBody& body, LayerRows sizes,
+                   const ExecutorRef& executor)
+        : Block::ForwardScratch(arena, body.first(), sizes, executor) {}
   };
-  struct BackwardRoom {
-    typename Block::BackwardRoom block;
+  struct BackwardScratch {
+    typename Block::BackwardScratch block;
     MatrixView<T> doutputs[2];  // of two blocks in turn [rows, C]
-    BackwardRoom(Arena& arena, const StageBody& body, LayerRows sizes, const ExecutorRef& executor)
+    BackwardScratch(Arena& arena, const StageBody& body, LayerRows sizes,
+                    const ExecutorRef& executor)
         : block(arena, body.first(), sizes, executor) {
       for (MatrixView<T>& d : doutputs) {
         d = take_matrix<T>(kName, arena, sizes.rows, body.options().channels);
@@ -132,15 +134,15 @@ class StageBody {
   Index tokens() const { return first().tokens(); }
 
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardRoom& room, const ExecutorRef& executor) const;
+              const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardRoom& room, const ExecutorRef& executor) const {
+             const ForwardScratch& scratch, const ExecutorRef& executor) const {
     const Part<Block>& last = blocks_.back();
-    last->write(last.of(parameters), tape_of(tape, blocks_.size() - 1), y, room, executor);
+    last->write(last.of(parameters), tape_of(tape, blocks_.size() - 1), y, scratch, executor);
   }
   void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
                 MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardRoom& room, const ExecutorRef& executor) const;
+                const BackwardScratch& scratch, const ExecutorRef& executor) const;
 
  private:
   const Block& first() const { return *blocks_.front(); }
@@ -185,14 +187,14 @@ StageBody<Block>::Tape::Tape(Arena& arena, const StageBody& body, LayerRows rows
 
 template <class Block>
 void StageBody<Block>::record(std::span<const T> parameters, MatrixView<const T> x,
-                              const Tape& tape, const ForwardRoom& room,
+                              const Tape& tape, const ForwardScratch& scratch,
                               const ExecutorRef& executor) const {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Part<Block>& block = blocks_[i];
     const typename Block::Tape own = tape_of(tape, i);
-    block->record(block.of(parameters), x, own, room, executor);
+    block->record(block.of(parameters), x, own, scratch, executor);
     if (i + 1 == blocks_.size()) return;
-    block->write(block.of(parameters), own, tape.output(i), room, executor);
+    block->write(block.of(parameters), own, tape.output(i), scratch, executor);
     x = tape.output(i);
   }
 }
@@ -200,15 +202,15 @@ void StageBody<Block>::record(std::span<const T> parameters, MatrixView<const T>
 template <class Block>
 void StageBody<Block>::backward(std::span<const T> parameters, MatrixView<const T> x,
                                 const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx,
-                                std::span<T> gradients, const BackwardRoom& room,
+                                std::span<T> gradients, const BackwardScratch& scratch,
                                 const ExecutorRef& executor) const {
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Part<Block>& block = blocks_[i];
-    const MatrixView<T> dread = i == 0 ? dx : room.doutputs[i % 2];
+    const MatrixView<T> dread = i == 0 ? dx : scratch.doutputs[i % 2];
     if (i > 0) clear(dread, executor);
     const MatrixView<const T> read = i == 0 ? x : MatrixView<const T>(tape.output(i - 1));
     block->backward(block.of(parameters), read, tape_of(tape, i), dy, dread, block.of(gradients),
-                    room.block, executor);
+                    scratch.block, executor);
     dy = dread;
   }
 }

@@ -35,7 +35,7 @@ inline namespace MHLA_TARGET {
 
 /// softmax([2y, -2y]) over all 2D features, y = W x + b.
 template <Accumulator A>
-class Hedgehog : public detail::CallsOfOneToken<Hedgehog<A>, A> {
+class Hedgehog : public detail::RowwiseMap<Hedgehog<A>, A> {
  public:
   /// \throws shape_error unless the weight is square and the bias fits it.
   explicit Hedgehog(const DenseWeights<A>& dense) : layer_("Hedgehog", dense) {}
@@ -54,7 +54,7 @@ class Hedgehog : public detail::CallsOfOneToken<Hedgehog<A>, A> {
 
 /// max(W x, 0).
 template <Accumulator A>
-class T2R : public detail::CallsOfOneToken<T2R<A>, A> {
+class T2R : public detail::RowwiseMap<T2R<A>, A> {
  public:
   /// \throws shape_error unless the weight is square.
   explicit T2R(const Matrix<A>& weight) : layer_("T2R", {weight, {}}) {}
@@ -86,7 +86,7 @@ struct Dpfp {
 
 /// (W1 x + b1) * (W2 x + b2), element by element.
 template <Accumulator A>
-class ElementwiseProduct : public detail::CallsOfOneToken<ElementwiseProduct<A>, A> {
+class ElementwiseProduct : public detail::RowwiseMap<ElementwiseProduct<A>, A> {
  public:
   /// \throws shape_error unless both weights are square and of one size, and the biases fit.
   ElementwiseProduct(const DenseWeights<A>& first, const DenseWeights<A>& second)

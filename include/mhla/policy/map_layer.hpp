@@ -68,7 +68,7 @@ class MapLayer {
 
 /// Base of a feature map (CRTP) that maps one token as a strip of one row.
 template <class Map, Accumulator A>
-class CallsOfOneToken {
+class RowwiseMap {
  public:
   void operator()(const A* x, A* y, Index d) const {
     map().strip({x, 1, d, d}, {y, 1, map().features(d), 0});

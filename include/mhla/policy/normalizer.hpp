@@ -33,7 +33,7 @@ inline namespace MHLA_TARGET {
 /// Sums of weights that a normaliser turns into denominators.
 enum class WeightSums {
   kNone,        ///< none: nothing is summed, and every denominator is 1
-  kOwn,         ///< r_t = phi(q_t) . z~_i, the sum of the token's weights
+  kToken,       ///< r_t = phi(q_t) . z~_i, the sum of the token's weights
   kCrossQuery,  ///< r_t = sum_b m_ib phi(q_bw) . z_b, over the queries in the token's slot
 };
 
@@ -81,7 +81,7 @@ struct NoNormalizer {
 struct KeySum {
   double eps = 0;
 
-  static constexpr WeightSums sums() { return WeightSums::kOwn; }
+  static constexpr WeightSums sums() { return WeightSums::kToken; }
   template <class A>
   void denominators(const A* r, Index count, A* den) const {
     for (Index t = 0; t < count; ++t) den[t] = r[t] + static_cast<A>(eps);

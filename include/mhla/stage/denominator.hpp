@@ -85,7 +85,7 @@ void expect_cross_query(const char* function, const P& query_blocks, Index key_b
 
 /// factors[s] = 1 / denominators[s], to multiply rows instead of dividing them. The factor is 1
 /// where the reciprocal is no normal number (0, tiny, huge and infinite denominators, NaN);
-/// divide_others divides these rows.
+/// divide_without_reciprocal divides these rows.
 template <class A>
 MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   transform(denominators, factors, count, [](auto p) {
@@ -101,8 +101,8 @@ MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
 
 /// Divides the rows that have no normal reciprocal.
 template <class A>
-MHLA_NOINLINE void divide_others(Rows<A> rows, Index count, Index e, const A* denominators,
-                                 const A* factors) {
+MHLA_NOINLINE void divide_without_reciprocal(Rows<A> rows, Index count, Index e,
+                                             const A* denominators, const A* factors) {
   for (Index s = 0; s < count; ++s) {
     const A den = denominators[s];
     if (factors[s] != 1 || (den != 0 && std::isnormal(1 / den))) continue;
@@ -116,7 +116,7 @@ MHLA_NOINLINE void divide_rows(Rows<A> rows, Index count, Index e, const A* deno
                                A* factors) {
   reciprocals(denominators, count, factors);
   for (Index s = 0; s < count; ++s) scale(factors[s], rows.row(s), e);
-  divide_others(rows, count, e, denominators, factors);
+  divide_without_reciprocal(rows, count, e, denominators, factors);
 }
 
 }  // namespace detail

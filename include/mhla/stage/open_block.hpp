@@ -7,8 +7,9 @@
 ///     S = sum k v^T      R = S~ + m_ii S      o = q R        S, R [D,E]
 ///
 /// After each key one of the eight parts of the rows of S and R adds all keys that it lacks, in one
-/// pass (turns.hpp). R grows by the weighted growth of S. So a token reads all of R, and reads and
-/// writes an eighth of S and R. Keys that a part of R lacks are added to the output directly.
+/// pass (row_schedule.hpp). R grows by the weighted growth of S. So a token reads all of R, and
+/// reads and writes an eighth of S and R. Keys that a part of R lacks are added to the output
+/// directly.
 ///
 /// S is a chain of multiply-adds over the keys, whichever call adds them: the bits of summary.hpp.
 /// If S is infinite, R is NaN, where another form may be infinite.
@@ -21,8 +22,8 @@
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/kernel/rows.hpp"
+#include "mhla/stage/row_schedule.hpp"
 #include "mhla/stage/summary.hpp"
-#include "mhla/stage/turns.hpp"
 
 MHLA_PACKETS_BEGIN
 
@@ -155,16 +156,16 @@ struct OpenBlock {
   /// Adds to the parts whose turn comes with keys [from, to) all keys that they lack.
   void take(Index from, Index to, Index level) const {
     for (Index c = std::max(from, to - kTurns) + 1; c <= to; ++c) {
-      const Index p = Turns::taking(c), held = Turns::held(p, from);
+      const Index p = RowSchedule::taking(c), held = RowSchedule::held(p, from);
       take_rows(turns().part(p), held, std::clamp(level, held, c), c);
     }
   }
   /// Adds to all of R the missing keys among the first `count`.
   void take_into_running(Index count, Index level) const {
     for (Index p = 0; p < kTurns; ++p) {
-      const Turns::Part rows = turns().part(p);
+      const RowSchedule::Part rows = turns().part(p);
       for (Index d = rows.begin; d < rows.end; ++d) {
-        for (Index key = std::max(level, Turns::held(p, count)); key < count; ++key) {
+        for (Index key = std::max(level, RowSchedule::held(p, count)); key < count; ++key) {
           add_scaled(weight * keys.row(key)[d], values.row(key), running + d * width, width);
         }
       }
@@ -173,7 +174,7 @@ struct OpenBlock {
   /// Adds to all of S the missing keys among the first `count`, and nothing to R.
   MHLA_NOINLINE void complete_summary(Index count) const {
     for (Index p = 0; p < kTurns; ++p) {
-      take_rows(turns().part(p), Turns::held(p, count), count, count);
+      take_rows(turns().part(p), RowSchedule::held(p, count), count, count);
     }
   }
 
@@ -201,10 +202,10 @@ struct OpenBlock {
   /// Numbers of R that stay in L1 from their update or prefetch to their read.
   static constexpr Index kTogether = 8192 / sizeof(A);
 
-  Turns turns() const { return {features}; }
+  RowSchedule turns() const { return {features}; }
 
   /// Adds keys [begin, end) to rows of S, and keys [fresh, end) to the same rows of R.
-  void take_rows(Turns::Part rows, Index begin, Index fresh, Index end) const {
+  void take_rows(RowSchedule::Part rows, Index begin, Index fresh, Index end) const {
     const auto share = [&](Index slab, Index column, Index from, Index to) {
       A* const s = summary.row(slab) + column;
       const Index row = from / width, count = (to - from) / width;

@@ -96,12 +96,12 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
                  .cols = out.cols,
                  .factors = scratch.factors,
                  .next = &next});
-    divide_others(rows, count, out.cols, scratch.denominators, scratch.factors);
+    divide_without_reciprocal(rows, count, out.cols, scratch.denominators, scratch.factors);
   });
 }
 
-/// Turns sums r of weights into factors = scale / den and slopes = scale f'(scale r) / den. Both
-/// are 0 for a denominator of 0, whose outputs are constants.
+/// RowSchedule sums r of weights into factors = scale / den and slopes = scale f'(scale r) / den.
+/// Both are 0 for a denominator of 0, whose outputs are constants.
 template <class A, class Z>  // [count]
 void gradient_factors(const Z& normalizer, A* sums, Index count, A scaling, A* factors, A* slopes) {
   if (normalizer.sums() != WeightSums::kNone) scale(scaling, sums, count);

@@ -3,7 +3,7 @@
 
 struct Root {
 #if defined(MHLA_CONTROL)
-  static constexpr mhla::WeightSums sums() { return mhla::WeightSums::kOwn; }
+  static constexpr mhla::WeightSums sums() { return mhla::WeightSums::kToken; }
 #endif
   template <class A>
   void denominators(const A* r, mhla::Index count, A* den) const {

@@ -59,7 +59,7 @@ Problem<T> wide_problem(std::uint64_t seed) {
   p.q = random_values<T>(rng, p.q.rows(), d, decades);
   p.k = random_values<T>(rng, p.k.rows(), d, decades);
   p.v = random_values<T>(rng, p.v.rows(), e, decades);
-  if (p.has_own_normalizer()) {
+  if (p.has_separate_normalizer()) {
     p.normalizer_q = random_values<T>(rng, p.q.rows(), d, decades);
     p.normalizer_k = random_values<T>(rng, p.k.rows(), d, decades);
   }

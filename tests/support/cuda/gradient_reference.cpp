@@ -200,7 +200,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   Numbers den = Numbers::Ones(nq, 1), z_plus = Numbers::Zero(nq, 1);
   const bool cross = op.denominator == mhla::cuda::Denominator::kCrossQuery;
   const bool key_sum = op.denominator == mhla::cuda::Denominator::kKeySum;
-  Numbers own_sums, own_sums_plus;  // z of every block
+  Numbers intra_sums, own_sums_plus;  // z of every block
   if (key_sum) {
     Numbers signs(nq, nk);
     for (Eigen::Index t = 0; t < nq; ++t) {
@@ -211,9 +211,9 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
     den = (scale * (signs.array() * (q * k.transpose()).array()).rowwise().sum() + eps).matrix();
     z_plus = (m.array() * (q_still * k_still.transpose()).array()).rowwise().sum().matrix();
   } else if (cross) {
-    own_sums = own_sums_plus = Numbers::Zero(keys.blocks, k.cols());
+    intra_sums = own_sums_plus = Numbers::Zero(keys.blocks, k.cols());
     for (Eigen::Index j = 0; j < nk; ++j) {
-      own_sums.row(keys.of(j)) += k.row(j);
+      intra_sums.row(keys.of(j)) += k.row(j);
       own_sums_plus.row(keys.of(j)) += k_still.row(j);
     }
     for (Eigen::Index t = 0; t < nq; ++t) {
@@ -221,7 +221,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
       for (Eigen::Index s = 0; s < nq; ++s) {
         if (queries.place(s) != queries.place(t)) continue;
         const double coefficient = mixing(queries.of(t), queries.of(s));
-        d += coefficient * q.row(s).dot(own_sums.row(queries.of(s)));
+        d += coefficient * q.row(s).dot(intra_sums.row(queries.of(s)));
         plus += std::abs(coefficient) * q_still.row(s).dot(own_sums_plus.row(queries.of(s)));
       }
       den(t, 0) = scale * d + eps;

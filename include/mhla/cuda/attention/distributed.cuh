@@ -94,7 +94,7 @@ class DistributedCall {
   Ranks* ranks_;
   detail::PlannedShare own_;
   Device device_;
-  Known known_;
+  LaunchCache known_;
 };
 
 /// Plans the bidirectional form for this rank's tokens, given their shapes and strides. The

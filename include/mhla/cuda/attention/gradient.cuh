@@ -111,7 +111,7 @@ class PreparedGradient {
   GradientProblem problem_;
   Device device_;
   GradientPlan plan_;
-  Known known_;
+  LaunchCache known_;
 };
 
 /// Plans bidirectional_gradient() for tensors of these shapes and strides. Their data is not read,

@@ -90,7 +90,7 @@ class Prepared {
   Problem problem_;
   Device device_;
   Plan plan_;
-  Known known_;
+  LaunchCache known_;
 };
 
 /// Plans bidirectional() for tensors of these shapes and strides. Their data is not read, and may

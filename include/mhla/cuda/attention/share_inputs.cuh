@@ -40,7 +40,7 @@ constexpr Index number(Arch arch) { return arch == Arch::kSm90a ? 90 : 80; }
 
 /// Lists the facts that must be equal on all ranks.
 template <int D, int E, DeviceScalar T>
-void state(mhla::detail::Facts& facts, const Problem& problem, const Device& device,
+void state(mhla::detail::CallSignature& facts, const Problem& problem, const Device& device,
            const Pattern& pattern) {
   using mhla::detail::Fingerprint;
   const auto bits = [](const FeatureMap& map) {
@@ -163,7 +163,7 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
                             const Device& device, const Pattern& pattern) {
   const char* const name = kDistributed<kCausal>;
   PlannedShare own{};
-  mhla::detail::agree(ranks, name, [&](mhla::detail::Facts& facts) {
+  mhla::detail::agree(ranks, name, [&](mhla::detail::CallSignature& facts) {
     if (op.denominator == Denominator::kCrossQuery) {
       fail_option(name, "op", "has a cross-query denominator", "none or key sums");
     }
@@ -179,7 +179,7 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
   own.share = make_share(name, all, ranks.rank(), kCausal, pattern);
   own.problem.query_blocks = all[static_cast<std::size_t>(ranks.rank())].queries;
   own.problem.key_blocks = all[static_cast<std::size_t>(ranks.rank())].keys;
-  mhla::detail::agree(ranks, name, [&](mhla::detail::Facts& facts) {
+  mhla::detail::agree(ranks, name, [&](mhla::detail::CallSignature& facts) {
     own.plan = fitting(name, share_plan<D, E>(own.problem, own.share, device), device);
     facts.add("k", "strides for kernels of architecture", number(own.plan.summary));
     facts.add("q", "strides for kernels of architecture", number(own.plan.read_out));

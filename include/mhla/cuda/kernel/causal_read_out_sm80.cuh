@@ -75,7 +75,7 @@ class CausalReadOutSm80 {
     if (at.first + at.part * kTokens >= at.last) return;  // in a short last block
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
-    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.own(at.block));
+    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.diagonal(at.block));
     Sums sums;
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < at.items; ++n) {
@@ -132,7 +132,7 @@ class CausalReadOutSm80 {
     const std::int32_t first = block * width;
     const std::int32_t left = p.blocks.tokens() - first;
     const auto pair = static_cast<std::int32_t>(item / blocks);
-    const std::int32_t states = p.mixing.own(block) > 0 ? Config::kParts * Config::kStates : 0;
+    const std::int32_t states = p.mixing.diagonal(block) > 0 ? Config::kParts * Config::kStates : 0;
     return {thread % 32,
             static_cast<std::int32_t>(thread / 32),
             ptx::shared_begin(),

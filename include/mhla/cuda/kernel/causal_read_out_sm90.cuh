@@ -21,7 +21,7 @@
 /// that angles are read once:
 ///
 ///     P = T(phi(Q) phi(K tile)^T)    [64, 64], from the queries' tile down, in every warpgroup;
-///     O += P V                       in half, P includes m_ii already (kernel/own_block.cuh)
+///     O += P V                       in half, P includes m_ii already (kernel/intra_block.cuh)
 ///     O = m_ii O + phi(Q) S~_i       and den; nothing is added for i = 0
 ///     norm and gate of O             if the call wants them (tile/output_norm.cuh)
 ///
@@ -48,8 +48,8 @@
 #include "mhla/cuda/kernel/causal_read_out_sm90_config.cuh"
 #include "mhla/cuda/kernel/causal_rings_sm90.cuh"
 #include "mhla/cuda/kernel/feature_tile.cuh"
+#include "mhla/cuda/kernel/intra_block.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
-#include "mhla/cuda/kernel/own_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -125,11 +125,11 @@ struct CausalReadOutSm90 {
   template <bool kTurns>
   static MHLA_DEVICE void read(const Params& p, const Rings& rings, std::uint32_t thread) {
     constexpr int kColumns = kTurns ? E : Config::kColumns;
-    using Tile = OwnBlockTile<T, D, kColumns, !kRotary>;
+    using Tile = IntraBlockTile<T, D, kColumns, !kRotary>;
     const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // warp-uniform for ptxas
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      const std::int32_t own = p.stage.mixing.own(item.block), last = Rings::tiles(p) - 1;
+      const std::int32_t own = p.stage.mixing.diagonal(item.block), last = Rings::tiles(p) - 1;
       const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + own);
       const float left = Tile::kWeighs ? 1 : weight;
       const int column = kTurns ? 0 : static_cast<int>(group) * kColumns;

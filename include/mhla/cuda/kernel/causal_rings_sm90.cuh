@@ -68,7 +68,7 @@ struct CausalRings {
         }
         load_keys_and_values(p, key_values, key_value, item, tile, once);
       }
-      if (p.stage.mixing.own(item.block) > 0) {
+      if (p.stage.mixing.diagonal(item.block) > 0) {
         mixtures.producer_acquire(mixture, Mixture::loaded_bytes(key_sum));
         Mixture{mixtures.slot(mixture)}.load(p.maps + 6, item.pair, item.block, key_sum,
                                              mixtures.full(mixture));

@@ -21,7 +21,8 @@ template <class T, int D, std::uint32_t kThreads>
 struct FeatureTile {
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
   static constexpr std::uint32_t kPanelPieces = kPanelBytes / 16;
-  static constexpr std::uint32_t kOwn = kPanelPieces / kThreads * (D / 64);  ///< pieces per thread
+  static constexpr std::uint32_t kPiecesPerThread =
+      kPanelPieces / kThreads * (D / 64);  ///< pieces per thread
 
   std::uint32_t begin;  ///< shared address
   std::int32_t rows;    ///< rows of the tile with tokens
@@ -29,13 +30,13 @@ struct FeatureTile {
 
   /// Angles of the thread's pieces.
   struct Angles {
-    PieceAngles x[kOwn];
+    PieceAngles x[kPiecesPerThread];
 
     /// Loads the angles of tokens(row).
     template <class Tokens>
     MHLA_DEVICE void load(const RotaryAngles& angles, const Tokens& tokens, std::uint32_t thread) {
       MHLA_CUDA_UNROLL
-      for (std::uint32_t n = 0; n < kOwn; ++n) {
+      for (std::uint32_t n = 0; n < kPiecesPerThread; ++n) {
         const TileCoord at = coord(n, thread);
         const float* const row = angles.row(tokens(static_cast<std::int32_t>(at.row)));
         x[n] = PieceAngles::load(row + 8 * at.piece);
@@ -73,9 +74,9 @@ struct FeatureTile {
     const auto at = [&](std::uint32_t n) {
       return begin + n % (D / 64) * kPanelBytes + 16 * panel_piece(n);
     };
-    ptx::Words4 w[kOwn] = {};
+    ptx::Words4 w[kPiecesPerThread] = {};
     MHLA_CUDA_UNROLL
-    for (std::uint32_t n = 0; n < kOwn; ++n) {
+    for (std::uint32_t n = 0; n < kPiecesPerThread; ++n) {
       if (panel_piece(n) < filled) w[n] = ptx::ld_shared_v4(at(n));
     }
     map.with_formula([&](auto phi) {
@@ -83,9 +84,9 @@ struct FeatureTile {
       for (ptx::Words4& own : w) apply<T>(phi, own.x);
     });
     MHLA_CUDA_UNROLL
-    for (std::uint32_t n = 0; n < kOwn; ++n) turn(w[n], n);
+    for (std::uint32_t n = 0; n < kPiecesPerThread; ++n) turn(w[n], n);
     MHLA_CUDA_UNROLL
-    for (std::uint32_t n = 0; n < kOwn; ++n) {
+    for (std::uint32_t n = 0; n < kPiecesPerThread; ++n) {
       if (panel_piece(n) < filled) ptx::st_shared_v4(at(n), w[n]);
     }
     MHLA_CUDA_LOOP

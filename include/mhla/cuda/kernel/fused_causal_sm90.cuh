@@ -29,7 +29,7 @@
 #include "mhla/cuda/kernel/causal_summaries_sm90.cuh"
 #include "mhla/cuda/kernel/feature_tile.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90_config.cuh"
-#include "mhla/cuda/kernel/own_block.cuh"
+#include "mhla/cuda/kernel/intra_block.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -50,7 +50,7 @@ class FusedCausalSm90 {
   using Config = FusedCausalSm90Config<D, E>;
   using Mixture = typename Config::Mixture;
   using Summaries = CausalSummaries<T, D, E>;
-  using OwnTile = OwnBlockTile<T, D, E>;
+  using IntraBlockScores = IntraBlockTile<T, D, E>;
 
  public:
   using Params = FusedCausalSm90Parameters;
@@ -224,12 +224,12 @@ class FusedCausalSm90 {
     apply<T>(p.stage.query_map, features);
     ptx::fence_registers(features.x);
     const float weight = ptx::ld_shared_f32(Config::mixing(i, i));
-    const float left = OwnTile::kWeighs ? 1 : weight;  // the part of m_ii that P lacks
+    const float left = IntraBlockScores::kWeighs ? 1 : weight;  // the part of m_ii that P lacks
     float sums[1][E / 8][4] = {};
     float totals[4] = {};
     const std::uint32_t keys = rings.features.slot(at.key_values);
-    OwnTile{keys, keys + Config::kKeyBytes, weight, warp, lane}.add(totals, sums[0], features,
-                                                                    true);
+    IntraBlockScores{keys, keys + Config::kKeyBytes, weight, warp, lane}.add(totals, sums[0],
+                                                                             features, true);
     rings.features.consumer_release(at.key_values, lane);
     RowPair den{totals[0] * left, totals[2] * left};
     float unit = left;

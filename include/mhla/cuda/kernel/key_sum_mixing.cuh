@@ -85,7 +85,7 @@ struct KeySumMixing {
     MHLA_CUDA_LOOP
     for (std::int32_t own = 0; own < kStrip && begin + own < depth; own += kAhead) {
       const std::int32_t later =
-          p.earlier ? begin + own - p.mixing.own(first) : -kAhead;  // later than the first row
+          p.earlier ? begin + own - p.mixing.diagonal(first) : -kAhead;  // later than the first row
       float x[kAhead];
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kAhead; ++j) {

@@ -26,14 +26,14 @@ namespace mhla::cuda {
 /// \tparam kColumns  64 or 128
 template <int D, int kWarps, int kColumns>
 struct KeySumTeam {
-  static constexpr int kOwnRows = kColumns == 64 ? 20 : 16;  ///< rows per warp
-  static constexpr int kRows = kWarps * kOwnRows;
-  static constexpr int kOwnColumns = kColumns / 32;  ///< columns per thread
+  static constexpr int kRowsPerWarp = kColumns == 64 ? 20 : 16;  ///< rows per warp
+  static constexpr int kRows = kWarps * kRowsPerWarp;
+  static constexpr int kColumnsPerThread = kColumns / 32;  ///< columns per thread
   static constexpr int kPairs = kColumns > D ? kColumns / D : 1;
   static constexpr int kColumnGroups = D > kColumns ? D / kColumns : 1;  ///< column groups per pair
   static constexpr int kStrip = 16;
   static constexpr int kSumBytes = 4 * kStrip * kColumns;
-  static constexpr int kFactorBytes = 4 * kStrip * kOwnRows;  ///< bytes per warp
+  static constexpr int kFactorBytes = 4 * kStrip * kRowsPerWarp;  ///< bytes per warp
   static constexpr int kBytes = kSumBytes + kWarps * kFactorBytes;
   static_assert(kColumns % D == 0 || D % kColumns == 0, "no column group is ragged");
 
@@ -46,14 +46,14 @@ struct KeySumTeam {
   std::uint32_t thread;  ///< index in the team
 
   MHLA_DEVICE void run() const {
-    const std::int32_t row = first + kOwnRows * static_cast<std::int32_t>(thread / 32);
-    const std::int32_t depth = end(first, kRows), own_depth = end(row, kOwnRows);
-    float sums[kOwnRows][kOwnColumns] = {};
+    const std::int32_t row = first + kRowsPerWarp * static_cast<std::int32_t>(thread / 32);
+    const std::int32_t depth = end(first, kRows), own_depth = end(row, kRowsPerWarp);
+    float sums[kRowsPerWarp][kColumnsPerThread] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t b = 0; b < depth; b += kStrip) {
       ptx::bar_sync(3, 32 * kWarps);  // all have read the previous strip
       copy_sums(b, depth);
-      const bool whole = row + kOwnRows <= p.rows && b + kStrip <= p.end(row);
+      const bool whole = row + kRowsPerWarp <= p.rows && b + kStrip <= p.end(row);
       if (whole) {
         store_factors<true>(row, b);
       } else if (b < own_depth) {
@@ -67,15 +67,15 @@ struct KeySumTeam {
         add<false>(row, b, sums);
       }
     }
-    const std::uint32_t own = thread % 32 * kOwnColumns;
+    const std::uint32_t own = thread % 32 * kColumnsPerThread;
     const std::int32_t own_pair = pair_of(own);
     float* const to =
         p.out.key_sum + (std::int64_t{own_pair} * p.rows + row) * D + column + own % D;
     MHLA_CUDA_UNROLL
-    for (int r = 0; r < kOwnRows; ++r) {
+    for (int r = 0; r < kRowsPerWarp; ++r) {
       if (own_pair >= pairs || row + r >= p.rows) continue;
       MHLA_CUDA_UNROLL
-      for (int c = 0; c < kOwnColumns; ++c) ptx::st_global_f32(to + r * D + c, sums[r][c]);
+      for (int c = 0; c < kColumnsPerThread; ++c) ptx::st_global_f32(to + r * D + c, sums[r][c]);
     }
   }
 
@@ -123,13 +123,13 @@ struct KeySumTeam {
     const std::int32_t b = begin + static_cast<std::int32_t>(lane % kStrip);
     const std::int32_t own = row + static_cast<std::int32_t>(lane / kStrip);
     const float* from = p.mixing.row(own) + b;
-    float m[kOwnRows / 2];
+    float m[kRowsPerWarp / 2];
     MHLA_CUDA_UNROLL
-    for (int r = 0; r < kOwnRows; r += 2, from += 2 * p.mixing.stride) {
+    for (int r = 0; r < kRowsPerWarp; r += 2, from += 2 * p.mixing.stride) {
       m[r / 2] = kWhole || b < p.end(own + r) ? ptx::ld_global_nc_f32(from) : 0;
     }
     MHLA_CUDA_UNROLL
-    for (std::uint32_t r = 0; r < kOwnRows; r += 2) {
+    for (std::uint32_t r = 0; r < kRowsPerWarp; r += 2) {
       ptx::st_shared_f32(factors() + 4 * (kStrip * r + lane), m[r / 2]);
     }
   }
@@ -138,41 +138,41 @@ struct KeySumTeam {
   /// With kWhole all rows use all b, without a test.
   template <bool kWhole>
   MHLA_DEVICE void add(std::int32_t row, std::int32_t begin,
-                       float (&sums)[kOwnRows][kOwnColumns]) const {
+                       float (&sums)[kRowsPerWarp][kColumnsPerThread]) const {
     constexpr int kAhead = 4;
     MHLA_CUDA_LOOP
     for (std::int32_t own = 0; own < kStrip; own += kAhead) {
       const std::int32_t later =
-          p.earlier ? begin + own - p.mixing.own(row) : -kAhead;  // later than the first row
-      float x[kAhead][kOwnColumns];
+          p.earlier ? begin + own - p.mixing.diagonal(row) : -kAhead;  // later than the first row
+      float x[kAhead][kColumnsPerThread];
       MHLA_CUDA_UNROLL
       for (int k = 0; k < kAhead; ++k) load_columns(own + k, x[k]);
       MHLA_CUDA_UNROLL
-      for (int r = 0; r < kOwnRows; ++r) {
+      for (int r = 0; r < kRowsPerWarp; ++r) {
         const ptx::Words4 m =
             ptx::ld_shared_v4(factors() + static_cast<std::uint32_t>(4 * (kStrip * r + own)));
         MHLA_CUDA_UNROLL
         for (int k = 0; k < kAhead; ++k) {
           if (!kWhole && later + k >= r) continue;
           MHLA_CUDA_UNROLL
-          for (int c = 0; c < kOwnColumns; ++c) sums[r][c] += as_float(m.x[k]) * x[k][c];
+          for (int c = 0; c < kColumnsPerThread; ++c) sums[r][c] += as_float(m.x[k]) * x[k][c];
         }
       }
     }
   }
 
   /// Loads the thread's columns of z_b of a strip.
-  MHLA_DEVICE void load_columns(int b, float (&x)[kOwnColumns]) const {
+  MHLA_DEVICE void load_columns(int b, float (&x)[kColumnsPerThread]) const {
     const std::uint32_t from =
-        shared + 4 * (kColumns * static_cast<std::uint32_t>(b) + thread % 32 * kOwnColumns);
-    if constexpr (kOwnColumns == 4) {
+        shared + 4 * (kColumns * static_cast<std::uint32_t>(b) + thread % 32 * kColumnsPerThread);
+    if constexpr (kColumnsPerThread == 4) {
       const ptx::Words4 words = ptx::ld_shared_v4(from);
       MHLA_CUDA_UNROLL
-      for (int c = 0; c < kOwnColumns; ++c) x[c] = as_float(words.x[c]);
+      for (int c = 0; c < kColumnsPerThread; ++c) x[c] = as_float(words.x[c]);
     } else {
       const ptx::Words2 words = ptx::ld_shared_v2(from);
       MHLA_CUDA_UNROLL
-      for (int c = 0; c < kOwnColumns; ++c) x[c] = as_float(words.x[c]);
+      for (int c = 0; c < kColumnsPerThread; ++c) x[c] = as_float(words.x[c]);
     }
   }
 };

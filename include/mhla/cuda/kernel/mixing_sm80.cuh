@@ -235,7 +235,7 @@ struct MixingSm80 {
       const std::int32_t b = strip * kStrip + static_cast<std::int32_t>(16 * step);
       if (b >= at.depth) break;
       // Distance of b after the block of the first row; negative if all b are used.
-      const std::int32_t behind = p.earlier ? b - p.mixing.own(at.row) : -1;
+      const std::int32_t behind = p.earlier ? b - p.mixing.diagonal(at.row) : -1;
       ptx::Words4 summaries[Config::kParts][kTiles / 2];
       MHLA_CUDA_UNROLL
       for (std::uint32_t part = 0; part < Config::kParts; ++part) {

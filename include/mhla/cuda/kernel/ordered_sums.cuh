@@ -23,8 +23,8 @@ struct OrderedSumParameters {
   std::int32_t rows;
   std::int32_t columns;
   bool lower;
-  const float* own_parts;  ///< [own_count, rows]
-  std::int32_t own_count;
+  const float* intra_parts;  ///< [intra_count, rows]
+  std::int32_t intra_count;
   float* sums;          ///< [rows, columns]
   std::int64_t stride;  ///< numbers from one row of sums to the next
 };
@@ -51,8 +51,8 @@ struct OrderedSumsSm80 {
     if (exists && !(p.lower && column >= row)) {
       sum = of_parts(p.parts + index, std::int64_t{p.rows} * p.columns, p.count, sharer);
     }
-    if (exists && p.own_count > 0 && column == row) {
-      sum += of_parts(p.own_parts + row, p.rows, p.own_count, sharer);
+    if (exists && p.intra_count > 0 && column == row) {
+      sum += of_parts(p.intra_parts + row, p.rows, p.intra_count, sharer);
     }
     MHLA_CUDA_UNROLL
     for (std::uint32_t mask = 4; mask < 32; mask *= 2) sum += ptx::shfl_bfly(sum, mask);

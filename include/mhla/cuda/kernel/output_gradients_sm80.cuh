@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Turns gradients of outputs into gradients of numerators and denominators, token by token:
+/// RowSchedule gradients of outputs into gradients of numerators and denominators, token by token:
 ///
 ///     den_t = d_t scale + eps
 ///     dN_t  = scale dO_t / den_t         [E], rounded to T
@@ -43,9 +43,9 @@ struct OutputGradientParameters {
   std::int32_t heads;
   FeatureMap map;
   Normalization normalization;
-  const float* key_sums;  ///< z~ [pairs, M, D] of kKeySum
-  const float* own_sums;  ///< [pairs, M, W] of kKeySum in causal forms, or null
-  const float* scores;    ///< [pairs, M, W] of kCrossQuery
+  const float* key_sums;    ///< z~ [pairs, M, D] of kKeySum
+  const float* intra_sums;  ///< [pairs, M, W] of kKeySum in causal forms, or null
+  const float* scores;      ///< [pairs, M, W] of kCrossQuery
   OutputNorm norm;
   TokenTensor dgate;     ///< [B, Nq, H, E] with a gate
   float* inverse_norms;  ///< r [pairs, M, W] with a norm
@@ -57,8 +57,8 @@ MHLA_DEVICE float silu_derivative(float g) {
   return sigmoid * (1 + g * (1 - sigmoid));
 }
 
-/// Turns dO, the gradient of outputs before a norm, into dN, given the sum of weights d. Returns
-/// true if dN may be nonzero: `any` (dO is not all zero) and the denominator is not 0.
+/// RowSchedule dO, the gradient of outputs before a norm, into dN, given the sum of weights d.
+/// Returns true if dN may be nonzero: `any` (dO is not all zero) and the denominator is not 0.
 template <int E>
 MHLA_DEVICE bool divide_gradients(const Normalization& by, float d, bool any, SplitRow<E>& dout) {
   const float factor = by.factor(d);
@@ -118,8 +118,8 @@ struct OutputGradientsSm80 {
         MHLA_CUDA_UNROLL
         for (ptx::Words4& piece : queries.pieces) apply<T>(p.map, piece.x);
         d = dot(Queries::template of<T>(queries), z);
-        if (p.own_sums != nullptr && token >= 0)
-          d += ptx::ld_global_nc_f32(p.own_sums + first + slot);
+        if (p.intra_sums != nullptr && token >= 0)
+          d += ptx::ld_global_nc_f32(p.intra_sums + first + slot);
       } else if (p.scores != nullptr && token >= 0) {
         d = ptx::ld_global_nc_f32(p.scores + first + slot);
       }
@@ -144,8 +144,8 @@ struct OutputGradientsSm80 {
     return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
   }
 
-  /// Turns gradients of outputs into gradients of o, and computes dg. Returns r = 1 / the norm of
-  /// o.
+  /// RowSchedule gradients of outputs into gradients of o, and computes dg. Returns r = 1 / the
+  /// norm of o.
   static MHLA_DEVICE float through_norm(const OutputNorm& norm, const Values& o,
                                         const unsigned char* gate, unsigned char* dgate,
                                         std::uint32_t sharer, Values& dout) {

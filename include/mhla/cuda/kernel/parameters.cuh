@@ -167,7 +167,7 @@ struct MixingParameters {
 
   /// Returns the first b that row i does not use.
   MHLA_HOST_DEVICE constexpr std::int32_t end(std::int32_t i) const {
-    return i >= rows ? 0 : earlier && mixing.own(i) < columns ? mixing.own(i) : columns;
+    return i >= rows ? 0 : earlier && mixing.diagonal(i) < columns ? mixing.diagonal(i) : columns;
   }
 };
 

@@ -6,9 +6,9 @@
 ///     (forward) -> quadratic_gradient -> ordered_sums                     few tokens, or
 ///
 ///     transposed_mixing -> (forward) -> features
-///       -> token_sums, mixed_sums, (own_block_sums, scores)
+///       -> token_sums, mixed_sums, (intra_block_sums, scores)
 ///       -> output_gradients -> products and summary_products, or score_products -> ordered_sums
-///       -> (own_block) -> input_gradients -> (gain_sums)
+///       -> (intra_block) -> input_gradients -> (gain_sums)
 ///
 /// The order of every sum depends on sizes and the device alone, so that bits are the same in every
 /// run.
@@ -19,11 +19,11 @@
 #include "mhla/cuda/kernel/features_sm80.cuh"
 #include "mhla/cuda/kernel/gain_sums_sm80.cuh"
 #include "mhla/cuda/kernel/input_gradients_sm80.cuh"
+#include "mhla/cuda/kernel/intra_block_sm80.cuh"
+#include "mhla/cuda/kernel/intra_block_sums_sm80.cuh"
 #include "mhla/cuda/kernel/mixed_sums_sm80.cuh"
 #include "mhla/cuda/kernel/ordered_sums.cuh"
 #include "mhla/cuda/kernel/output_gradients_sm80.cuh"
-#include "mhla/cuda/kernel/own_block_sm80.cuh"
-#include "mhla/cuda/kernel/own_block_sums_sm80.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
 #include "mhla/cuda/kernel/token_sums_sm80.cuh"
@@ -68,7 +68,7 @@ class GradientRun {
       run<T, D, E, false>(l_.plan.values, l_.value_product(), l_.transposed(), l_.first, l_.device,
                           stream);
     }
-    if constexpr (kCausal) add_own_blocks(stream);
+    if constexpr (kCausal) add_intra_blocks(stream);
     finish_inputs(stream);
     if (l_.problem.wants.gain) sum_gain(stream);
   }
@@ -126,9 +126,9 @@ class GradientRun {
     }
     mix(l_.arrays.key_sums, l_.arrays.mixed_key_sums, l_.mixed(), l_.mq(), l_.mk(), D, stream);
     if constexpr (kCausal && !kRotary) {
-      stream.template run<OwnBlockSumsSm80<T, D>>(
+      stream.template run<IntraBlockSumsSm80<T, D>>(
           {l_.query_features(), l_.key_features(), l_.forward().query_blocks, l_.forward().heads,
-           l_.mixing, l_.arrays.own_sums},
+           l_.mixing, l_.arrays.intra_sums},
           l_.pairs());
     }
   }
@@ -153,7 +153,7 @@ class GradientRun {
          .map = l_.forward().op.query_map,
          .normalization = l_.forward().normalization(),
          .key_sums = l_.arrays.mixed_key_sums,
-         .own_sums = l_.arrays.own_sums,
+         .intra_sums = l_.arrays.intra_sums,
          .scores = l_.arrays.mixed_scores,
          .norm = l_.forward().norm,
          .dgate = l_.problem.dgate,
@@ -196,27 +196,27 @@ class GradientRun {
 
   /// Adds the gradients that come from the token's own block.
   template <class Stream>
-  void add_own_blocks(const Stream& stream) const {
+  void add_intra_blocks(const Stream& stream) const {
     const auto own = [&](ConstTokenTensor a, ConstTokenTensor b, ConstTokenTensor c,
-                         const TokenTensor& y) -> OwnBlockParameters {
+                         const TokenTensor& y) -> IntraBlockParameters {
       return {a, b, c, y, l_.forward().query_blocks, l_.forward().heads, l_.mixing};
     };
     const ConstTokenTensor dn = read_only(l_.arrays.dn);
     const float* const weights = l_.key_sums() ? l_.arrays.weights : nullptr;
     if (l_.problem.wants.q) {
-      OwnBlockParameters p =
+      IntraBlockParameters p =
           own(dn, l_.forward().v, l_.key_features(), l_.arrays.dquery_features[0]);
       p.row_weights = weights;
-      stream.template run<OwnBlockSm80<T, E, D, false>>(p, l_.pairs());
+      stream.template run<IntraBlockSm80<T, E, D, false>>(p, l_.pairs());
     }
     if (l_.problem.wants.k) {
-      OwnBlockParameters p =
+      IntraBlockParameters p =
           own(l_.forward().v, dn, l_.query_features(), l_.arrays.dkey_features[0]);
       p.column_weights = weights;
-      stream.template run<OwnBlockSm80<T, E, D, true>>(p, l_.pairs());
+      stream.template run<IntraBlockSm80<T, E, D, true>>(p, l_.pairs());
     }
     if (l_.problem.wants.v) {
-      stream.template run<OwnBlockSm80<T, D, E, true>>(
+      stream.template run<IntraBlockSm80<T, D, E, true>>(
           own(l_.key_features(), l_.query_features(), dn, l_.problem.dv), l_.pairs());
     }
   }
@@ -272,8 +272,8 @@ class GradientRun {
                                           .rows = 1,
                                           .columns = E,
                                           .lower = false,
-                                          .own_parts = nullptr,
-                                          .own_count = 0,
+                                          .intra_parts = nullptr,
+                                          .intra_count = 0,
                                           .sums = l_.problem.dgain,
                                           .stride = E},
                                          l_.pairs());

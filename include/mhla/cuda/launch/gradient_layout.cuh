@@ -164,11 +164,11 @@ struct GradientLayout {
                              .pairs = pairs(),
                              .chunks = 1,
                              .own = own,
-                             .parts = own ? arrays.own_parts : arrays.mixing_parts};
+                             .parts = own ? arrays.intra_parts : arrays.mixing_parts};
     p.chunks = detail::chunks_of(pairs(), (p.items() - 1) / 8 + 1);
     return p;
   }
-  ScoreProductParameters own_products() const { return score_products(true); }
+  ScoreProductParameters intra_products() const { return score_products(true); }
 
   /// Number of parts of the products of one half of the values.
   std::int32_t half_parts() const {
@@ -216,7 +216,7 @@ struct GradientLayout {
     arrays.transposed = place_.floats(true, std::int64_t{mq()} * mk());
     arrays.key_sums = place_.floats(denominators, p * mk() * D);
     arrays.mixed_key_sums = place_.floats(key_sums(), p * mq() * D);
-    arrays.own_sums = place_.floats(key_sums() && kCausal, p * mq() * wq);
+    arrays.intra_sums = place_.floats(key_sums() && kCausal, p * mq() * wq);
     arrays.scores = place_.floats(cross(), p * mq() * wq);
     arrays.mixed_scores = place_.floats(cross(), p * mq() * wq);
     arrays.weights = place_.floats(denominators, p * mq() * wq);
@@ -227,9 +227,9 @@ struct GradientLayout {
     const bool gain = problem.wants.gain;
     arrays.gain_parts = place_.floats(gain, std::int64_t{gain_chunks()} * E);
     arrays.mixing_parts = place_.floats(wants_mixing(), std::int64_t{mixing_parts()} * mq() * mk());
-    arrays.own_parts =
+    arrays.intra_parts =
         place_.floats(wants_mixing() && kCausal,
-                      std::int64_t{own_products().chunks} * own_products().row_parts() * mq());
+                      std::int64_t{intra_products().chunks} * intra_products().row_parts() * mq());
   }
 
   /// Plans the products, and the forward whose outputs gradients need.

@@ -44,13 +44,13 @@ struct GradientArrays {
   TokenTensor dquery_features[2], dkey_features[2];
   float *strict, *transposed;            // mixing matrices
   float *key_sums, *mixed_key_sums;      // z, z~
-  float* own_sums;                       // of denominators
+  float* intra_sums;                     // of denominators
   float *scores, *mixed_scores;          // of the cross-query denominator
   float* weights;                        // c
   float *query_sums, *mixed_query_sums;  // sum of c phi(q), and its mixture
   float* mixed_weights;                  // mixture of c, for the cross-query denominator
   float *inverse_norms, *gain_parts;
-  float *mixing_parts, *own_parts;
+  float *mixing_parts, *intra_parts;
 };
 
 constexpr ConstTokenTensor read_only(const TokenTensor& x) {

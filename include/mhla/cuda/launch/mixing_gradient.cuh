@@ -70,7 +70,7 @@ class MixingGradientRun {
     if (l_.plan.scores)
       stream.template run<ScoreProductsSm80<T, D, E>>(l_.score_products(false), l_.pairs());
     if constexpr (kCausal)
-      stream.template run<ScoreProductsSm80<T, D, E>>(l_.own_products(), l_.pairs());
+      stream.template run<ScoreProductsSm80<T, D, E>>(l_.intra_products(), l_.pairs());
     if (l_.adds_sums()) {
       SumProductParameters p = l_.sum_products();
       p.parts += l_.product_parts() * (std::int64_t{l_.mq()} * l_.mk());
@@ -83,15 +83,15 @@ class MixingGradientRun {
   template <class Stream>
   void add_parts(const Stream& stream) const {
     const bool any = l_.pairs() > 0;
-    const ScoreProductParameters own = l_.own_products();
+    const ScoreProductParameters own = l_.intra_products();
     stream.template run<OrderedSumsSm80>(
         {.parts = l_.arrays.mixing_parts,
          .count = any ? l_.mixing_parts() : 0,
          .rows = l_.mq(),
          .columns = l_.mk(),
          .lower = kCausal,
-         .own_parts = l_.arrays.own_parts,
-         .own_count = any && kCausal ? own.chunks * own.row_parts() : 0,
+         .intra_parts = l_.arrays.intra_parts,
+         .intra_count = any && kCausal ? own.chunks * own.row_parts() : 0,
          .sums = l_.problem.dmixing.data,
          .stride = l_.problem.dmixing.stride},
         l_.pairs());

@@ -59,7 +59,7 @@ struct PrefillParts {
   }
   /// Scratch sizes: no summaries, and mixtures of all rows of a tile.
   template <int D, int E>
-  constexpr Rooms rooms(const Device& device) const {
+  constexpr BranchScratch rooms(const Device& device) const {
     const std::int32_t rows = rows_ahead(causal, block) + causal.query_blocks.blocks();
     const std::int32_t columns = block + causal.key_blocks.blocks();
     return {0, rows, rounded_coefficients<D, E>(rows, columns, causal.op.summaries, device)};
@@ -76,7 +76,7 @@ constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int3
   plan.workspace_bytes = 0;
   plan.traffic = {};
   if (!parts.has_causal) return plan;
-  const Rooms rooms = parts.template rooms<D, E>(device);
+  const BranchScratch rooms = parts.template rooms<D, E>(device);
   plan.workspace_bytes = workspace_parts<D, E>(parts.causal, rooms).bytes;
   plan.traffic = detail::traffic<D, E>(parts.causal, Form::kThreeStage);
   plan.traffic.summaries =

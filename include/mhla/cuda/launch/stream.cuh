@@ -39,7 +39,7 @@ namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
 /// Cached launch state of a call's kernels: function attributes and tensor maps.
-struct Known {
+struct LaunchCache {
   bool ready = false;  ///< the program has the kernels, and their shared memory limits are set
   MapCache maps;
 };
@@ -51,7 +51,7 @@ class Stream {
   /// \param planned  Architecture of the plan.
   /// \param known    Launch state of an earlier call of the same kernels, or an empty one.
   /// \throws cuda_error if the program has no code of that architecture for the current device.
-  Stream(cudaStream_t stream, Arch planned, Known& known)
+  Stream(cudaStream_t stream, Arch planned, LaunchCache& known)
       : stream_(stream),
         planned_(planned),
         known_(known),
@@ -104,7 +104,7 @@ class Stream {
  private:
   cudaStream_t stream_;
   Arch planned_;
-  Known& known_;
+  LaunchCache& known_;
   mutable bool asked_;  // about code for the device
 };
 

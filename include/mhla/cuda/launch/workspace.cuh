@@ -23,7 +23,7 @@ struct WorkspaceParts {
 };
 
 /// Sizes of the workspace's arrays, in blocks per pair.
-struct Rooms {
+struct BranchScratch {
   std::int32_t summaries;  ///< summaries and scores; 0 if they are elsewhere
   std::int32_t mixtures;
   std::int64_t rounded = 0;  ///< coefficients of a RoundedMixing
@@ -50,13 +50,13 @@ constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t colu
 
 /// Scratch sizes of a problem that keeps everything in its workspace.
 template <int D, int E>
-constexpr Rooms rooms_of(const Problem& problem, const Device& device) {
+constexpr BranchScratch rooms_of(const Problem& problem, const Device& device) {
   const std::int32_t rows = problem.query_blocks.blocks(), columns = problem.key_blocks.blocks();
   return {columns, rows, rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
 }
 
 template <int D, int E>
-constexpr WorkspaceParts workspace_parts(const Problem& problem, const Rooms& rooms) {
+constexpr WorkspaceParts workspace_parts(const Problem& problem, const BranchScratch& rooms) {
   const auto pairs = static_cast<std::size_t>(problem.pairs());
   const auto mq = static_cast<std::size_t>(rooms.mixtures);
   const auto mk = static_cast<std::size_t>(rooms.summaries);
@@ -92,7 +92,7 @@ struct WorkspaceArrays {
 };
 
 template <int D, int E>
-WorkspaceArrays workspace_arrays(const Problem& problem, const Rooms& rooms,
+WorkspaceArrays workspace_arrays(const Problem& problem, const BranchScratch& rooms,
                                  unsigned char* workspace) {
   const WorkspaceParts parts = workspace_parts<D, E>(problem, rooms);
   const auto numbers = [workspace](std::size_t begin) {

@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/own_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/intra_block_sums_sm80.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
@@ -30,7 +30,7 @@
 
 namespace mhla::cuda {
 
-struct OwnBlockParameters {
+struct IntraBlockParameters {
   ConstTokenTensor a;  ///< [B, N, H, K]
   ConstTokenTensor b;  ///< [B, N, H, K]
   ConstTokenTensor c;  ///< [B, N, H, C]
@@ -43,8 +43,8 @@ struct OwnBlockParameters {
 };
 
 template <class T, int K, int C, bool kLater>
-struct OwnBlockSm80 {
-  using Params = OwnBlockParameters;
+struct IntraBlockSm80 {
+  using Params = IntraBlockParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
   using Columns = SharedTile<64, K>;  ///< rows of b
@@ -56,11 +56,11 @@ struct OwnBlockSm80 {
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) *
-           OwnBlockRows::parts(p.blocks);
+           IntraBlockRows::parts(p.blocks);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const OwnBlockRows at = OwnBlockRows::of_warp(p.blocks, p.heads);
+    const IntraBlockRows at = IntraBlockRows::of_warp(p.blocks, p.heads);
     const std::int32_t part = at.row / kRows;
     if (part * kRows >= at.count) return;
     const std::int32_t begin = kLater ? part * kRows : 0;
@@ -99,7 +99,7 @@ struct OwnBlockSm80 {
   }
 
  private:
-  static constexpr std::int32_t kRows = OwnBlockRows::kRows;
+  static constexpr std::int32_t kRows = IntraBlockRows::kRows;
 
   static MHLA_DEVICE Columns columns(std::uint32_t stage) {
     return {ptx::shared_begin() + stage * kStageBytes};
@@ -108,12 +108,12 @@ struct OwnBlockSm80 {
     return {ptx::shared_begin() + stage * kStageBytes + Columns::kBytes};
   }
   /// Tokens of the slots from `first` on.
-  static MHLA_DEVICE ConsecutiveTokens tokens(const OwnBlockRows& at, std::int32_t first) {
+  static MHLA_DEVICE ConsecutiveTokens tokens(const IntraBlockRows& at, std::int32_t first) {
     return {at.first + first, at.first + at.count};
   }
 
   /// Starts the copies of b and c of 64 slots from `first` on, as a group.
-  static MHLA_DEVICE void copy_strip(const Params& p, const OwnBlockRows& at, std::int32_t first,
+  static MHLA_DEVICE void copy_strip(const Params& p, const IntraBlockRows& at, std::int32_t first,
                                      std::uint32_t stage) {
     copy_rows<kThreads>(columns(stage), p.b.head(at.pair), p.b.token_stride, tokens(at, first),
                         ptx::tid_x());
@@ -123,7 +123,7 @@ struct OwnBlockSm80 {
   }
 
   /// Loads w_t of the thread's two rows.
-  static MHLA_DEVICE RowPair row_weights(const Params& p, const OwnBlockRows& at) {
+  static MHLA_DEVICE RowPair row_weights(const Params& p, const IntraBlockRows& at) {
     RowPair weights{0, 0};
     if (p.row_weights == nullptr) return weights;
     const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);
@@ -135,7 +135,7 @@ struct OwnBlockSm80 {
 
   /// Computes m_ii (a_t . b_j + w) of 16 columns j from slot `group` on, with 0 for j that row t
   /// does not use.
-  static MHLA_DEVICE Fragment<16> weigh(const Params& p, const OwnBlockRows& at, RowPair weights,
+  static MHLA_DEVICE Fragment<16> weigh(const Params& p, const IntraBlockRows& at, RowPair weights,
                                         float m, std::int32_t group, float (&products)[2][4]) {
     const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);
     MHLA_CUDA_UNROLL
@@ -157,7 +157,7 @@ struct OwnBlockSm80 {
     return rounded<T>(products);
   }
 
-  static MHLA_DEVICE void add_to_rows(const Params& p, const OwnBlockRows& at,
+  static MHLA_DEVICE void add_to_rows(const Params& p, const IntraBlockRows& at,
                                       const float (&sums)[C / 8][4]) {
     MHLA_CUDA_UNROLL
     for (int half = 0; half < 2; ++half) {

@@ -1,4 +1,4 @@
-#include "mhla/stage/turns.hpp"
+#include "mhla/stage/row_schedule.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@ namespace mhla::test {
 namespace {
 
 using detail::kTurns;
-using detail::Turns;
+using detail::RowSchedule;
 
 void expect_turns(Index rows) {
-  const Turns turns{rows};
+  const RowSchedule turns{rows};
   Index next = 0;
   for (Index p = 0; p < kTurns; ++p) {
     EXPECT_EQ(turns.part(p).begin, next);
@@ -30,11 +30,11 @@ void expect_turns(Index rows) {
   }
 }
 
-TEST(Turns, EveryRowIsInOnePartAndAPartTakesAllItLacks) {
+TEST(RowSchedule, EveryRowIsInOnePartAndAPartTakesAllItLacks) {
   for (const Index rows : {0, 1, 2, 7, 16, 64, 96, 129}) expect_turns(rows);
 }
 
-TEST(Turns, SharesGrowToAll) {
+TEST(RowSchedule, SharesGrowToAll) {
   for (const Index all : {0, 1, 15, 64, 4096, 5000}) {
     for (const Index length : {1, 2, 16, 63, 256}) {
       for (const Index unit : {1, 16, 64}) {
@@ -56,7 +56,7 @@ TEST(Turns, SharesGrowToAll) {
 /// Multiply-adds per token of the blocks [first, first + g) of a stream (stream_block.hpp), in
 /// order.
 std::vector<Index> work_of_group(Index d, Index e, Index w, Index first, Index g) {
-  const Turns turns{d};
+  const RowSchedule turns{d};
   const auto rows = [&](Index p) { return turns.part(p).end - turns.part(p).begin; };
   const auto share = [](Index token, Index length, Index all, Index unit) {
     const detail::ColumnSpan due = detail::due(token, token + 1, length, all, unit);
@@ -81,7 +81,7 @@ std::vector<Index> work_of_group(Index d, Index e, Index w, Index first, Index g
   return work;
 }
 
-TEST(Turns, NoTokenOfAStreamTakesThreeTimesTheWorkOfTheMedian) {
+TEST(RowSchedule, NoTokenOfAStreamTakesThreeTimesTheWorkOfTheMedian) {
   for (const Index d : {8, 16, 64, 100, 128, 256}) {
     for (const Index w : {2, 8, 16, 64, 256}) {
       if (d * 64 < w * detail::kPiece) continue;

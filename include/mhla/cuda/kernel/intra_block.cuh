@@ -36,7 +36,7 @@ namespace mhla::cuda {
 /// of 64 columns.
 /// \tparam kTotals  true if totals are computed, for denominators
 template <class T, int D, int kColumns, bool kTotals = true>
-struct OwnBlockTile {
+struct IntraBlockTile {
   static constexpr int kTiles = kColumns / 8;
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
   static constexpr bool kWeighs = std::is_same_v<T, half>;  ///< w is m_ii

@@ -20,7 +20,7 @@ inline constexpr Index kTurns = 8;
 /// Schedule for adding keys to the rows of a matrix [D,E], in kTurns parts. After the c-th key,
 /// part (c - 1) % kTurns adds all keys that it lacks. So the matrix is read and written once per
 /// kTurns keys, and its parts lack 0, 1, .. kTurns - 1 keys.
-struct Turns {
+struct RowSchedule {
   Index rows;  ///< D
 
   struct Part {

@@ -18,7 +18,7 @@
 
 namespace mhla::cuda {
 
-struct OwnBlockSumParameters {
+struct IntraBlockSumParameters {
   ConstTokenTensor q;  ///< phi(q) [B, N, H, D]
   ConstTokenTensor k;  ///< phi(k) [B, N, H, D]
   TokenBlocks blocks;  ///< runs of consecutive tokens
@@ -28,7 +28,7 @@ struct OwnBlockSumParameters {
 };
 
 /// Rows of a block of tokens that a warp processes: 16.
-struct OwnBlockRows {
+struct IntraBlockRows {
   std::int64_t item;  ///< pair * M + block
   std::int32_t block;
   BatchHead pair;
@@ -43,7 +43,7 @@ struct OwnBlockRows {
   static MHLA_HOST_DEVICE constexpr unsigned parts(const TokenBlocks& blocks) {
     return (static_cast<unsigned>(blocks.slots()) - 1) / kRows + 1;
   }
-  static MHLA_DEVICE OwnBlockRows of_warp(const TokenBlocks& blocks, std::int32_t heads) {
+  static MHLA_DEVICE IntraBlockRows of_warp(const TokenBlocks& blocks, std::int32_t heads) {
     const std::uint32_t item = ptx::ctaid_x() / parts(blocks),
                         part = ptx::ctaid_x() % parts(blocks);
     const auto count = static_cast<std::uint32_t>(blocks.blocks());
@@ -75,8 +75,8 @@ struct OwnBlockRows {
 };
 
 template <class T, int D>
-struct OwnBlockSumsSm80 {
-  using Params = OwnBlockSumParameters;
+struct IntraBlockSumsSm80 {
+  using Params = IntraBlockSumParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
   static constexpr int kSharedBytes = 0;
@@ -85,11 +85,11 @@ struct OwnBlockSumsSm80 {
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) *
-           OwnBlockRows::parts(p.blocks);
+           IntraBlockRows::parts(p.blocks);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const OwnBlockRows at = OwnBlockRows::of_warp(p.blocks, p.heads);
+    const IntraBlockRows at = IntraBlockRows::of_warp(p.blocks, p.heads);
     const RowPiecesPair<D> q = at.template rows<D>(p.q, at.row);
     const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);
     const std::int32_t end = at.row + 16 < at.count ? at.row + 16 : at.count;
