@@ -195,8 +195,9 @@ class BidirectionalGradient {
       for (Index s = 0; s < strip.count(); ++s) {
         slot_sums_.block(place)[strip.places()[s]] =
             dot(head_.denominator_queries(w).row(s), summaries_.key_sum(place), sum_features());
-        if (!head_.separate_normalizer())
+        if (!head_.separate_normalizer()) {
           std::fill_n(dqueries_.row(strip.tokens()[s]), sizes().features, A(0));
+        }
       }
     }
   }

@@ -33,8 +33,9 @@ struct CausalGradientScratch {
       : strips(function, arena, raw, n, group, blocks, 0),
         intra(function, arena, n.features, n.values),
         sums(function, arena, n, longest) {
-    if (n.separate_normalizer())
+    if (n.separate_normalizer()) {
       normalizer_intra = IntraBlockAdjoint<A>(function, arena, n.normalizer_features, 0);
+    }
   }
 };
 
@@ -59,8 +60,9 @@ struct IntraGradients {
     for (Index r = 0; r < rows; ++r) {
       std::fill_n(dkeys.row(r), sizes.features, A(0));
       std::fill_n(dvalues.row(r), sizes.values, A(0));
-      if (sizes.separate_normalizer())
+      if (sizes.separate_normalizer()) {
         std::fill_n(normalizer_dkeys.row(r), sizes.normalizer_features, A(0));
+      }
     }
   }
 
@@ -234,8 +236,9 @@ class CausalBlockGradient {
     const Index count = queries.count;
     head_.gather_normalizer_queries(queries.tokens, count, w);
     head_.sum_weights(count, read.key_sum, w);
-    if (separate_normalizer())
+    if (separate_normalizer()) {
       scratch_.normalizer_intra.score(w.normalizer_queries, queries.places, count);
+    }
     const A* const sums =
         (separate_normalizer() ? scratch_.normalizer_intra : scratch_.intra).score_sums();
     for (Index r = 0; r < count; ++r) w.sums[r] += read.weight * sums[r];

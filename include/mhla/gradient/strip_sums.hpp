@@ -56,8 +56,9 @@ class StripSums {
         accumulate_key_sum(scratch.keys, count, n_.sum_features(), key_sum);
       }
       gather_strip(in.k);
-      if (!n_.separate_normalizer())
+      if (!n_.separate_normalizer()) {
         accumulate_key_sum(scratch.keys, count, n_.sum_features(), key_sum);
+      }
       gather(in.v, strip.tokens(), count, scratch.values);
       accumulate_summary<A>(s == 0 ? Start::kZero : Start::kTarget, scratch.keys, scratch.values,
                             count, n_.features, n_.values, by_slabs(matrices_.row(s)));

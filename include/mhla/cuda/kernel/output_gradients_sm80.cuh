@@ -118,8 +118,9 @@ struct OutputGradientsSm80 {
         MHLA_CUDA_UNROLL
         for (ptx::Words4& piece : queries.pieces) apply<T>(p.map, piece.x);
         d = dot(Queries::template of<T>(queries), z);
-        if (p.intra_sums != nullptr && token >= 0)
+        if (p.intra_sums != nullptr && token >= 0) {
           d += ptx::ld_global_nc_f32(p.intra_sums + first + slot);
+        }
       } else if (p.scores != nullptr && token >= 0) {
         d = ptx::ld_global_nc_f32(p.scores + first + slot);
       }
