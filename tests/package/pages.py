@@ -3,12 +3,14 @@
 The pages are the README.md of the repository, of its folders and those of .github.
 """
 
+import concurrent.futures
 import os
 import pathlib
 import posixpath
 import re
 import shutil
 import subprocess
+import tempfile
 
 import tree
 from tree import rule
@@ -42,31 +44,41 @@ def run_program(page, program, compiler, eigen, work, has_json):
             print(f"left out: a program of {page}, which needs mpicxx")
             return None
     print(f"a program of {page}", flush=True)
-    os.makedirs(work, exist_ok=True)
-    source = pathlib.Path(work, "program.cpp")
-    source.write_text(program + "\n")
-    subprocess.run([compiler, "-std=c++20", "-I", tree.ROOT / "include", "-I", eigen, source, "-o",
-                    source.with_suffix("")], check=True)
-    return subprocess.run([source.with_suffix("")], cwd=work, stdout=subprocess.PIPE, text=True,
-                          check=True).stdout
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        source = pathlib.Path(folder, "program.cpp")
+        source.write_text(program + "\n")
+        subprocess.run([compiler, "-std=c++20", "-I", tree.ROOT / "include", "-I", eigen, source,
+                        "-o", source.with_suffix("")], check=True)
+        return subprocess.run([source.with_suffix("")], cwd=folder, stdout=subprocess.PIPE,
+                              text=True, check=True).stdout
 
 
 @rule({"README.md": "```cpp\n#include <cstdio>\nint main() { std::puts(\"1\"); }\n```\n"
                     "```text\n2\n```\n"},
       "README.md says that a program prints\n2\n\nand it prints\n1\n")
-def programs_run(files, *settings):
+def programs_run(files, compiler, eigen, work, has_json):
     """Every program compiles and runs, and prints the ```text block that follows it, if one does.
     Lines of C++ that include nothing are put into a program."""
-    for page in pages(files):
-        printed = None
-        for language, block in blocks(files.text(page)):
-            if language == "text" and printed is not None and f"{block}\n" != printed:
-                yield f"{page} says that a program prints\n{block}\n\nand it prints\n{printed}"
-            printed = None
-            if language == "cpp" and "#include" not in block:
-                block = f"#include <mhla/mhla.hpp>\nint main() {{\n{block}\n}}"
-            if language == "cpp" and "int main" in block:
-                printed = run_program(page, block, *settings)
+    os.makedirs(work, exist_ok=True)
+    runs = []  # of each program: its page, the run, the text that should be printed
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
+        for page in pages(files):
+            is_after_program = False
+            for language, block in blocks(files.text(page)):
+                if language == "text" and is_after_program:
+                    runs[-1][2] = f"{block}\n"
+                is_after_program = False
+                if language == "cpp" and "#include" not in block:
+                    block = f"#include <mhla/mhla.hpp>\nint main() {{\n{block}\n}}"
+                if language == "cpp" and "int main" in block:
+                    run = executor.submit(run_program, page, block, compiler, eigen, work,
+                                          has_json)
+                    runs.append([page, run, None])
+                    is_after_program = True
+    for page, run, text in runs:
+        printed = run.result()
+        if None not in (printed, text) and printed != text:
+            yield f"{page} says that a program prints\n{text}\nand it prints\n{printed}"
 
 
 def links(files, page):
