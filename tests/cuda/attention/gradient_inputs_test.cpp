@@ -19,8 +19,8 @@ using T = Eigen::bfloat16;
 constexpr mhla::option_error* kGradientOption = nullptr;
 constexpr mhla::shape_error* kGradientShape = nullptr;
 
-/// A gradient of 2 sequences of 112 queries and 100 keys, 3 heads, in 7 blocks, with a gain and a
-/// gate, of which everything is wanted. No data is read, so tensors share it.
+/// A call that asks for all gradients: 2 sequences of 112 queries and 100 keys, 3 heads, 7 blocks,
+/// a gain and a gate. No data is read, so tensors share memory.
 struct GradientArguments {
   alignas(256) std::byte memory[512] = {};
   T* data = reinterpret_cast<T*>(memory);
@@ -52,7 +52,7 @@ struct GradientArguments {
   }
 };
 
-/// What is said to arguments that were changed.
+/// Returns the error of preparing changed arguments.
 template <class Error, class Change>
 std::string made_of(Error*, const Change& change) {
   GradientArguments a;
@@ -60,7 +60,7 @@ std::string made_of(Error*, const Change& change) {
   return message_of<Error>([&] { a.problem(); });
 }
 
-/// What is said to a run of changed arguments, which were prepared as they were.
+/// Returns the error of a run with changed arguments after a preparation with unchanged ones.
 template <class Error = mhla::option_error, class Change>
 std::string run_of(const Change& change) {
   GradientArguments a;
@@ -70,12 +70,12 @@ std::string run_of(const Change& change) {
       [&] { mhla::cuda::detail::expect_same_gradient("cuda::f", a.problem(), prepared); });
 }
 
-/// What is said to arguments without some data.
+/// Returns the error of a call whose arguments lack some data.
 template <class Change>
 std::string data_of(const Change& change) {
   GradientArguments a;
   change(a);
-  EXPECT_NO_THROW(a.problem());  // enough for a plan
+  EXPECT_NO_THROW(a.problem());  // plans need no data
   return message_of<mhla::option_error>([&] { a.expect_data(); });
 }
 
@@ -195,7 +195,7 @@ TEST(CudaGradientInputs, ElementsThatAreWrittenAreDistinct) {
   EXPECT_NE(option([](auto& a) { a.gradients.q.strides[1] = -184; }), "no exception");
   EXPECT_EQ(option([](auto& a) { a.gradients.mixing.row_stride = 6; }),
             "mhla::cuda::f: gradients.mixing has strides [0, 0, 6, 1]" + distinct);
-  // What is read may appear many times.
+  // Inputs may have strides of 0.
   EXPECT_EQ(
       option([](auto& a) { a.dout.strides[0] = a.kept.out.strides[1] = a.in.gate.strides[2] = 0; }),
       "no exception");
@@ -224,7 +224,7 @@ TEST(CudaGradientInputs, MixingGradientsMustFitTheBlocks) {
             "mhla::cuda::f: gradients.mixing has shape [7, 6], expected at least [7, 7]");
   EXPECT_EQ(made_of(kGradientOption, mixing(false, {&m, 7, 7, 14, 2})),
             "mhla::cuda::f: gradients.mixing has column stride 2, expected 1");
-  // Rows of the leading part alone are written.
+  // Only rows of the leading part are written.
   EXPECT_EQ(made_of(kGradientOption, mixing(true, {&m, 9, 9, 7})), "no exception");
 }
 

@@ -18,7 +18,7 @@ using mhla::cuda::TokenBlocks;
 using mhla::test::message_of;
 using T = Eigen::bfloat16;
 
-/// Tensors of 2 sequences of 100 tokens and 3 heads. No data is read, so they share some.
+/// Tensors of 2 sequences of 100 tokens and 3 heads. No data is read, so tensors share memory.
 struct Arguments {
   alignas(256) std::byte memory[512] = {};
   T* data = reinterpret_cast<T*>(memory);
@@ -88,7 +88,7 @@ TEST(CudaInputs, RowsMustBeDenseAndAligned) {
   EXPECT_THROW(c.problem(), mhla::option_error);
   Arguments d;
   d.in.q.data = nullptr;
-  EXPECT_NO_THROW(d.problem());  // enough for a plan
+  EXPECT_NO_THROW(d.problem());  // plans need no data
   EXPECT_EQ(message_of<mhla::option_error>(
                 [&] { mhla::cuda::detail::expect_data("cuda::f", d.in, d.out); }),
             "mhla::cuda::f: q is null with shape [2, 100, 3, 64], expected a pointer to data");
@@ -98,7 +98,7 @@ TEST(CudaInputs, OutputsHaveDistinctElements) {
   const std::string distinct = ", and elements that overlap, expected strides of distinct elements";
   const auto text = [](Index axis, Index stride) {
     Arguments a;
-    a.in.k.strides[2] = a.in.v.strides[0] = 0;  // what is read may appear many times
+    a.in.k.strides[2] = a.in.v.strides[0] = 0;  // inputs may have strides of 0
     a.out.strides[static_cast<std::size_t>(axis)] = stride;
     return message_of<mhla::option_error>([&] { a.problem(); });
   };

@@ -53,13 +53,13 @@ ShareArguments of_tokens(Index tokens) {
 }
 
 TEST(ShareInputs, BlocksAreThoseOfTheRanksOneAfterAnother) {
-  const Index tokens[] = {64, 160, 5};  // 4 blocks, 10, a short one
+  const Index tokens[] = {64, 160, 5};  // 4 blocks, 10 blocks, one short block
   mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
     const PlannedShare own = of_tokens(tokens[rank.rank()]).agree(rank);
     EXPECT_EQ(own.share.key_blocks, (std::vector<Index>{0, 4, 14, 15}));
     EXPECT_EQ(own.share.query_blocks, own.share.key_blocks);
     EXPECT_EQ(own.share.rank, rank.rank());
-    EXPECT_EQ(own.problem.query_blocks.slots(), 16);  // the short one, too
+    EXPECT_EQ(own.problem.query_blocks.slots(), 16);  // also of the short block
     EXPECT_EQ(own.problem.key_blocks.slots(), 16);
     EXPECT_EQ(own.plan.form, mhla::cuda::Form::kThreeStage);
     // 15 summaries of 6 pairs and their key sums, and the mixtures of the rank's own blocks.
@@ -74,13 +74,13 @@ TEST(ShareInputs, CausalRanksReceiveWhatComesBefore) {
     const PlannedShare own = of_tokens(tokens[rank.rank()]).agree<true>(rank);
     const Index first = own.share.queries().first;
     EXPECT_EQ(own.share.route.rows_received(), first);
-    // 15 summaries, and mixtures from a multiple of 64 on.
+    // 15 summaries, and mixtures from the next multiple of 64.
     const auto bytes = static_cast<std::size_t>(first + own.share.queries().count + 15);
     EXPECT_EQ(own.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
   });
 }
 
-/// What rank 0 says of `change`, made on rank 1; rank 2 says the same.
+/// Returns the error on rank 0 after `change` on rank 1. Rank 2 has the same error.
 std::string refusal(const std::function<void(ShareArguments&)>& change) {
   std::array<std::string, 3> said;
   mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
@@ -110,7 +110,7 @@ TEST(ShareInputs, AllRanksRefuseWhatIsWrongOnOne) {
   EXPECT_EQ(refusal([](ShareArguments&) {}), "no exception");
 }
 
-/// Bits depend on them.
+/// Bits depend on the kernels.
 TEST(ShareInputs, DevicesMustHaveTheSameKernels) {
   const std::string name = "mhla::cuda::distributed: ";
   EXPECT_EQ(refusal([](ShareArguments& a) { a.device.arch = Arch::kSm80; }),

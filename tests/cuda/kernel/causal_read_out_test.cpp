@@ -1,4 +1,4 @@
-// Outputs of the causal form against the definition in double, what the kernels read and write, and
+// Tests of the causal read-out: outputs against the definition in double, reads and writes, and
 // that no later token enters an output.
 
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ struct CausalOfSm80 {
   template <class T, int D, int E, Precision P>
   using Kernel = CausalReadOutSm80<T, D, E, P>;
 
-  /// S~ and z~ once for 64 tokens but for the first block, K and V once for all 64 tokens of the
-  /// block from theirs on.
+  /// Every 64 tokens read S~ and z~ once, except in the first block, and K and V of the block up to
+  /// their last token.
   static CausalReads reads(const TokenBlocks& blocks) {
     CausalReads reads;
     for (int i = 0; i < blocks.blocks(); ++i) {
@@ -48,7 +48,7 @@ struct CausalOfSm90 {
   template <class T, int D, int E, Precision P>
   using Kernel = CausalReadOutSm90<T, D, E, P>;
 
-  /// Everything once, S~ and z~ but for the first block.
+  /// Every block reads K and V once, and S~ and z~ once except for the first block.
   static CausalReads reads(const TokenBlocks& blocks) {
     return {.keys = static_cast<std::size_t>(blocks.tokens()),
             .mixtures = static_cast<std::size_t>(blocks.blocks() - 1)};
@@ -71,7 +71,7 @@ TYPED_TEST(CausalReadOut, GivesOutputsOfEveryWidth) {
                .batch = 2,
                .layout = 1};
   Case wide = c;
-  wide.blocks = sequence(150, 60);  // pairs of 128 x 256 leave room for no more than 64 on sm_90a
+  wide.blocks = sequence(150, 60);  // on sm_90a, pairs of 128 x 256 fit only up to 64 slots
   wide.batch = 1;
   this->template expect_right_for_widths<TestFixture::template Outputs>(c, wide);
 }
@@ -148,7 +148,8 @@ TEST(CausalReadOutSm90, RefusesBlocksThatDoNotFit) {
   EXPECT_FALSE((fits<128, 256, Precision::kPair>(65)));
 }
 
-/// Slots of mixtures, and of tiles of keys and values, for blocks of so many tiles.
+/// Checks the numbers of slots for mixtures, and for tiles of keys and values, of blocks of `tiles`
+/// tiles.
 template <int D, int E, Precision P = Precision::kSingle>
 void expect_slots(int tiles, int mixtures, int key_values) {
   const auto slots = CausalReadOutSm90Config<D, E, P>::slots(tiles);
@@ -170,7 +171,8 @@ TEST(CausalReadOutSm90, HoldsTheTilesOfABlockAndThenMixtures) {
 template <class T, int D, int E, Precision P = Precision::kSingle>
 using Of90 = CausalReadOutRun<CausalOfSm90, T, D, E, P>;
 
-/// Two warpgroups have about as many tiles of keys each, and every tile of queries is one's.
+/// Each tile of queries belongs to one warpgroup. Both warpgroups read about equally many key
+/// tiles.
 TEST(CausalReadOutSm90, WarpgroupsTakeTilesByTurns) {
   using Config = CausalReadOutSm90Config<128, 128, Precision::kSingle>;
   EXPECT_FALSE(Config::by_turns(1));  // one warpgroup would have nothing

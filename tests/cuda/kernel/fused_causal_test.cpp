@@ -1,10 +1,10 @@
-// The whole causal operator of a pair in one block: outputs against the definition in double, what
-// it moves, and that no later token enters an output.
+// Tests of the causal operator of a pair in one thread block: outputs against the definition in
+// double, bytes moved, and that no later token enters an output.
 //
-// Bound. Features are those of the kernel. S_b, a sum of products of numbers of T, is rounded, and
-// so is S~_i, a sum in float; of i >= 16 the part of the first 16 summaries is rounded before, and
-// has each m as the sum of two numbers of T, off by at most u^2 |m| + u eta. What is made of
-// mixtures and weights: output_sums.hpp.
+// Bound. Features are those of the kernel. S_b, a sum of products of numbers of T, is rounded.
+// S~_i, a sum in float, is rounded too. For i >= 16, the sum over the first 16 summaries is rounded
+// first. In that sum each m is the sum of two numbers of T, off by at most u^2 |m| + u eta.
+// output_sums.hpp bounds the sums of mixtures and weights.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ using namespace mhla::cuda;  // NOLINT
 constexpr int kWidth = 64;
 constexpr int kRegions = FusedCausalSm90Config<kWidth, kWidth>::kRegions;
 
-/// A row-major [64, 64] with bounds, or [64].
+/// A row-major [64, 64] matrix with bounds, or a vector [64] with bounds.
 using Numbers = std::vector<Bounded>;
 
 template <class T>
@@ -99,7 +99,7 @@ struct FusedCausalRun : DirectProblem<T, kWidth, kWidth> {
     return z;
   }
 
-  /// Sums of earlier blocks' numbers times m, which are rounded or not.
+  /// Returns sum_b m_ib of[b] over earlier blocks b, optionally rounded as the kernel rounds.
   Numbers mixed(int i, const std::vector<Numbers>& of, std::size_t count, bool rounded) const {
     const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
     const int first = i < kRegions ? 0 : kRegions;
@@ -137,7 +137,7 @@ TEST(FusedCausalSm90, GivesOutputsOfAnyNumberOfBlocks) {
 
 TEST(FusedCausalSm90, TakesBlocksOfAnyLengthUpToSixtyFour) {
   for (const int length : {1, 2, 15, 16, 17, 33, 48, 63, 64}) {
-    const int tokens = length == 1 ? 4 : 3 * length + length / 2;  // the last one is shorter
+    const int tokens = length == 1 ? 4 : 3 * length + length / 2;  // the last block is shorter
     expect_outputs<half>({.blocks = sequence(tokens, length), .layout = length % 3});
   }
   expect_outputs<bfloat16>({.blocks = sequence(64 * 17 + 1, 64)});
@@ -167,7 +167,7 @@ TEST(FusedCausalSm90, DoesNotDependOnTheOrderOfThreads) {
       {.blocks = sequence(18 * 24, 24), .key_map = FeatureMap::elu_plus_one(), .heads = 3});
 }
 
-// Of infinities and NaN in a column of V, in blocks whose summaries are kept, replaced and later.
+// Columns of V contain an infinity or NaN, in blocks whose summaries are kept, replaced and later.
 TEST(FusedCausalSm90, LaterValuesNeverEnterWhateverTheyAre) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double values[] = {kInfinity, std::numeric_limits<double>::quiet_NaN(), -kInfinity};
@@ -205,7 +205,7 @@ TEST(FusedCausalSm90, LaterKeysNeverEnterWhateverTheyAre) {
   }
 }
 
-// A thread block has all heads, one after another in the same regions.
+// One thread block computes all heads, one after another in the same regions.
 TEST(FusedCausalSm90, HeadsShareNothing) {
   expect_nan_head_spoils_no_other<FusedCausalRun<bfloat16>>(
       {.blocks = sequence(18 * 10, 10), .heads = 3, .multiprocessors = 1});

@@ -1,5 +1,5 @@
-// The whole operator of a pair in one block, and with it rows of summaries: outputs against the
-// definition in double, what it moves, what it must not touch.
+// Tests of the operator of a pair in one thread block: outputs and rows of summaries against the
+// definition in double, bytes moved, and memory that must stay untouched.
 
 #include <gtest/gtest.h>
 
@@ -95,7 +95,7 @@ TYPED_TEST(Fused, TheMixingMatrixKeepsMoreDigitsThanTheTensors) {
   FusedRun<TypeParam, bfloat16, 64, 4> x(fused_case(sequence(32, 16), kIdentity, kNone, 1));
   x.k.fill([] { return 1; });
   x.q.fill([] { return 1; });
-  x.v.each([&](int b, int t, int h, int d) {  // S_1 = -S_0: only the difference of the m is left
+  x.v.each([&](int b, int t, int h, int d) {  // S_1 = -S_0: only differences of m are left
     x.v.at(b, t, h, d) = from_double<bfloat16>(t < 16 ? 1 : -1);
   });
   for (int i = 0; i < 2; ++i) {
@@ -112,7 +112,7 @@ TYPED_TEST(Fused, AQueryThatIsNanSpoilsNoOther) {
       fused_case(sequence(96, 24), kIdentity, kNone, 1));
 }
 
-/// Of eight regions, with the shared memory that every device has.
+/// The kernel with eight regions and the shared memory that every device has.
 struct FusedOfLeast {
   static constexpr Arch kArch = Arch::kSm80;
   template <class T, int D, int kRegions>
@@ -137,7 +137,7 @@ TEST(FusedSm90, WritesTheBitsOfTheOtherKernel) {
   EXPECT_TRUE(x.wrote_as(y));
 }
 
-// A thread block has all heads: what is behind the rows of a box comes from heads before.
+// One thread block computes all heads, so rows after a box hold data of earlier heads.
 TEST(FusedSm90, AHeadThatIsNanSpoilsNoOther) {
   Case c = fused_case(sequence(3 * 25, 25), kRelu, kKeySum, 1, 1, 4);
   c.multiprocessors = 1;
@@ -155,7 +155,7 @@ TEST(FusedSm90, RefusesWhatItsBoxesCannotExpress) {
     return run.launch(0);
   };
   EXPECT_FALSE(can(sequence(134, 67), sequence(134, 67)));  // a prime above 64
-  // Queries would lie where rows behind the keys must stay zero.
+  // Queries would overwrite rows after the keys, which must stay zero.
   EXPECT_FALSE(can(sequence(64, 33), sequence(64, 31)));
   EXPECT_TRUE(can(sequence(64, 31), sequence(64, 33)));
   EXPECT_TRUE(can(sequence(64, 33), sequence(64, 16)));

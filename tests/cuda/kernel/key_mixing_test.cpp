@@ -8,7 +8,7 @@
 namespace mhla::cuda {
 namespace {
 
-// What a thread multiplies by lies together: keys p, p + 1, p + 8 and p + 9 of each 16.
+// Keys p, p + 1, p + 8 and p + 9 of each 16, which one thread multiplies, are adjacent.
 TEST(KeyMixing, HasAPlaceForEachKeyAndTheFourOfAThreadInOne) {
   constexpr KeyMixing kTable{1024, 128};
   std::set<std::uint32_t> places;

@@ -1,4 +1,4 @@
-// What the mixing of sm_90a has of its own: how items are made and shared out, the matrix that
+// Tests specific to the mixing of sm_90a: the order and distribution of items, and the matrix that
 // stays in shared memory.
 
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
@@ -20,7 +20,7 @@ namespace {
 
 using namespace mhla::cuda;  // NOLINT
 
-/// How items are made, and that they give the right mixtures.
+/// Checks the shape of items, whether the matrix stays in shared memory, and the mixtures.
 template <class T, int D, int E, Precision P>
 void expect_items(const MixingCase& c, int row_tiles, bool stays) {
   const auto p = Mixtures<MixingOnSm90, T, D, E, P>(c).params(true);
@@ -104,7 +104,7 @@ TEST(MixingSm90, ReadsRoundedCoefficientsOnceForTheColumnsOfAnItem) {
 TEST(MixingSm90, GivesTheSameBitsWithMoreMultiprocessors) {
   using Run = Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>;
   Run alone({260, 260, 1, true, false, 1, 1}), together({260, 260, 1, true, false, 1, 8});
-  together.c.seed = 4;  // of the schedule
+  together.c.seed = 4;  // seed of the schedule
   alone.launch(false);
   together.launch(false);
   for (std::int64_t i = 0; i < alone.high.size(); ++i) {
@@ -117,7 +117,7 @@ TEST(MixingSm90, LeavesOutRowsThatAreNotThere) {
   const auto products = [](int rows) {
     return Run({rows, rows, 1, true}).launch(false).count("mma");
   };
-  // Parts of 16 x 16 on or left of the diagonal: 10 of 64 rows, 3 of 32.
+  // 64 rows have 10 parts of 16 x 16 on or left of the diagonal, 32 rows have 3.
   EXPECT_EQ(products(64) * 3, products(32) * 10);
 }
 

@@ -1,5 +1,5 @@
-// Mixtures of summaries against the definition in double, what the kernel moves, what it must not
-// touch.
+// Tests of mixtures of summaries: the definition in double, bytes moved, and memory that must stay
+// untouched.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class Mixing : public testing::Test {
   template <class T, int D, int E, Precision P = Precision::kSingle>
   using Run = Mixtures<Kernels, T, D, E, P>;
 
-  /// All pairs of width, type, precision, `earlier` and `few_bits`, not all combinations.
+  /// Covers all pairs of width, type, precision, `earlier` and `few_bits`, not all combinations.
   template <int D, int E>
   static void expect_right_for_types(bool odd) {
     expect_right<bfloat16, D, E, Precision::kSingle>({3, 3, 2, odd, odd, 1});
@@ -74,8 +74,8 @@ TYPED_TEST(Mixing, KnowsAllWidthsTypesAndPrecisions) {
   this->template expect_right_for_types<128, 256>(true);
 }
 
-/// Rounding a number to bfloat16 costs 2^-8 / sqrt(3) at most in the mean, and 2^-8 / sqrt(6) where
-/// they are spread evenly: one such rounding of S~, on sm_90a one of m besides.
+/// Rounding to bfloat16 has a root mean square error of at most 2^-8 / sqrt(3), and of 2^-8 /
+/// sqrt(6) for evenly spread numbers. S~ is rounded once. On sm_90a, m is rounded once too.
 TYPED_TEST(Mixing, ErrsAsItsRoundingsDo) {
   constexpr double kRounding = 0x1p-8 / 2.449489743;
   const auto error = []<Precision P>(std::integral_constant<Precision, P>) {
@@ -126,10 +126,10 @@ TYPED_TEST(Mixing, SkipsWhatLiesRightOfTheDiagonal) {
   using Own = typename TestFixture::template Run<bfloat16, 64, 64>;
   const auto products = [](bool earlier) {
     const emulator::Report r = Own({128, 128, 1, earlier}).launch(false);
-    // wgmma has 4 warps of 16 tiles of 8 columns.
+    // wgmma counts per warp: 4 warps, 16 tiles of 8 columns.
     return r.count("mma") + 64 * r.count("wgmma");
   };
-  // Of 8 x 8 parts of 16 x 16, 36 are on or left of the diagonal.
+  // 36 of the 8 x 8 parts of 16 x 16 are on or left of the diagonal.
   EXPECT_EQ(products(true) * 64, products(false) * 36);
 }
 
@@ -149,7 +149,7 @@ TYPED_TEST(Mixing, GoesFromTheLastPairToTheFirst) {
   } catch (const emulator::Fault& f) {
     fault = f.what();
   }
-  // The first that does not write the last pair's.
+  // The first thread block that does not write mixtures of the last pair.
   EXPECT_EQ(fault.rfind("outside: block " + std::to_string(blocks / 3) + ",", 0), 0u) << fault;
 }
 
@@ -161,7 +161,7 @@ TYPED_TEST(Mixing, LeavesKeySumsOutWhereNobodyReadsThem) {
   }
 }
 
-/// Both parts, and zeros where b does not count and at the end of rows.
+/// Expects high and low parts, with zeros for blocks b that do not count and at the end of rows.
 template <class T>
 void expect_rounded(bool earlier) {
   Mixtures<MixingOnSm90, T, 64, 64, Precision::kPair> x({20, 13, 1, earlier});

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kBlocks = 3, kPairs = 2;
 
-/// A slot loaded with the mixture of a block is its matrix as a tile, its low part behind it, and
-/// its key sum. What it multiplies: the tests of read_out_sm90.
+/// Expects that a loaded slot has the mixture as a tile, then its low part, and the key sum. Tests
+/// of read_out_sm90 check the products.
 template <int D, int E, Precision P>
 void expect_loaded(bool key_sum) {
   using Slot = MixtureSlot<D, E, P>;

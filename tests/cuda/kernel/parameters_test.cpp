@@ -1,4 +1,4 @@
-// What kernels are told: widths, grids, normalizations, the state of a stream.
+// Tests of kernel parameters: widths, grids, normalizations, the state of a stream.
 
 #include "mhla/cuda/kernel/parameters.cuh"
 
@@ -23,7 +23,7 @@ TEST(Widths, AreFourPairs) {
   EXPECT_TRUE(has_kernels(128, 128) && has_kernels(128, 256));
 }
 
-// A kernel counts what it works on along x: here blocks of tokens of all pairs.
+// The x axis of a grid counts units of work: here blocks of tokens of all pairs.
 TEST(Grid, CountsAlongX) {
   SummaryParameters parameters{};
   parameters.blocks = TokenBlocks(1, 1, 100, 1, 1, 16);

@@ -1,4 +1,5 @@
-// What kernels of sm_90a that stay have in common: who does what, and the order of items.
+// Tests of the parts that persistent kernels of sm_90a share: roles of threads and the order of
+// items.
 
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 
@@ -19,15 +20,15 @@ struct Seen {
   std::int32_t pair, block, batch, head, column;
 };
 
-/// Each thread block notes its items; the threads note which part they have.
+/// A kernel whose thread blocks record their items and whose threads record their roles.
 template <int D, bool kMovesRegisters>
 struct Staying {
   struct Params {
     TokenBlocks blocks;
     std::int32_t pairs, heads;
     std::vector<Seen>* produced;
-    std::vector<Seen>* consumed;  // by thread 0
-    std::vector<int>* consumers;  // a count for each thread
+    std::vector<Seen>* consumed;  // recorded by thread 0
+    std::vector<int>* consumers;  // calls of each thread
   };
   using Config = PersistentConfig<D, D, kMovesRegisters>;
   static constexpr int kThreads = Config::kThreads, kSharedBytes = Config::kSharedBytes;
@@ -88,7 +89,7 @@ void expect_all_items(std::int32_t multiprocessors) {
 
 TEST(PersistentSm90, EveryItemIsTakenOnceByBatchItemBlockAndHead) {
   expect_all_items<64, false>(2);
-  expect_all_items<64, false>(100);  // more than items
+  expect_all_items<64, false>(100);  // more thread blocks than items
   expect_all_items<128, true>(4);
 }
 

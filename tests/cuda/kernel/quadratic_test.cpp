@@ -1,5 +1,5 @@
-// Outputs straight from the definition against it in double, what the kernels read and write, and
-// that no later token enters an output of the causal form.
+// Tests of the quadratic form: outputs against the definition in double, reads and writes, and that
+// no later token enters an output of the causal form.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ struct QuadraticOfSm80 {
   template <class T, int D, int E, bool Causal>
   using Kernel = QuadraticSm80<T, D, E, Causal>;
 
-  /// K and V once for 128 queries, up to their last if causal.
+  /// Every 128 queries read K and V once, up to the last query's token if causal.
   template <class>
   static std::size_t key_reads(const DirectParameters& p, bool causal) {
     const int queries = p.query_blocks.tokens(), keys = p.key_blocks.tokens();
@@ -46,7 +46,7 @@ struct QuadraticOfSm90 {
   template <class T, int D, int E, bool>
   using Kernel = QuadraticSm90<T, D, E>;
 
-  /// K and V once for a strip of queries.
+  /// Every strip of queries reads K and V once.
   template <class>
   static std::size_t key_reads(const QuadraticSm90Parameters& p, bool) {
     return static_cast<std::size_t>(p.strips.blocks()) *
@@ -58,7 +58,7 @@ struct QuadraticOfSplitKeys {
   template <class T, int D, int E, bool>
   using Kernel = SplitQuadraticSm80<T, D>;
 
-  /// K and V once for 16 queries, the last key again in place of those behind it.
+  /// Every 16 queries read K and V once. Slots after the last key read the last key again.
   template <class Kernel>
   static std::size_t key_reads(const SplitQuadraticParameters& p, bool) {
     return static_cast<std::size_t>(p.strips.value() * Kernel::kMostKeys);
@@ -165,7 +165,7 @@ TYPED_TEST(Quadratic, QueriesAndHeadsShareNothing) {
   });
 }
 
-// ---- sm_80 alone -------------------------------------------------------------------------------
+// ---- only sm_80 ---------------------------------------------------------------------------------
 
 template <class T, int D, int E, bool Causal>
 using OfSm80 = QuadraticRun<QuadraticOfSm80, T, D, E, Causal>;
@@ -247,7 +247,7 @@ TEST(QuadraticSm80, SharedMemoryOfCausalAndOddWidthsHasNoConflicts) {
   EXPECT_EQ(odd.report.bank_conflicts, 0u);
 }
 
-// ---- sm_90a alone ------------------------------------------------------------------------------
+// ---- only sm_90a --------------------------------------------------------------------------------
 
 template <int D, int E>
 QuadraticSm90Parameters prepared_for(const Case& c) {

@@ -1,5 +1,5 @@
-// Outputs from mixtures against the definition in double, what the kernels read and write, and what
-// they must not.
+// Tests of the read-out: outputs from mixtures against the definition in double, reads and writes,
+// and memory that must stay untouched.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct ReadOutOfSm80 {
   template <class T, int D, int E, Precision P>
   using Kernel = ReadOutSm80<T, D, E, P>;
 
-  /// Once for 256 slots of a block.
+  /// Every 256 slots of a block read the mixture once.
   static int mixture_reads(const TokenBlocks& blocks) { return (blocks.slots() + 255) / 256; }
 };
 struct ReadOutOfSm90 {
@@ -193,18 +193,18 @@ TYPED_TEST(ReadOut, NormalisesAndGatesOutputs) {
   this->template expect_right_for_widths<TestFixture::template Outputs>(c, c);
 }
 
-/// With the shared memory that every device has.
+/// The kernel with the shared memory that every device has.
 struct ReadOutOfLeast : ReadOutOfSm80 {
   template <class T, int D, int E, Precision P>
   using Kernel = ReadOutSm80<T, D, E, P, false, kLeastShared>;
 
-  /// Half of the columns of (128, 256) at a time, twice where squares are summed up first.
+  /// Pairs of (128, 256) take half of the columns at a time, and twice if squares are summed first.
   static int query_reads(const Case& c, int e, Precision precision) {
     return e < 256 || precision == Precision::kSingle ? 1 : c.normed ? 4 : 2;
   }
 };
 
-/// All three kernels that need less shared memory than the others of their widths.
+/// Checks the three kernels that have a variant with less shared memory.
 void expect_right_with_the_least(const Case& c) {
   expect_right<ReadOutRun<ReadOutOfLeast, bfloat16, 128, 128, Precision::kPair>>(c);
   expect_right<ReadOutRun<ReadOutOfLeast, half, 128, 256, Precision::kSingle>>(c);
@@ -249,7 +249,7 @@ TEST(ReadOutSm90, RefusesWhatTheCopyEngineCannotExpress) {
   EXPECT_FALSE(run.launch(0));
 }
 
-/// Slots of mixtures and of boxes, for boxes of so many rows, `count` to a block.
+/// Checks the numbers of slots for mixtures and boxes, with `count` boxes of `rows` rows per block.
 template <int D, int E, Precision P = Precision::kSingle>
 void expect_slots(int rows, int count, int mixtures, int boxes) {
   const auto slots = ReadOutSm90Config<D, E, P>::slots(rows * E * 2, count);

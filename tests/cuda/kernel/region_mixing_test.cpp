@@ -16,12 +16,12 @@ namespace {
 double region_number(std::uint32_t region, std::uint32_t row, std::uint32_t column) {
   return static_cast<double>((region * 3 + row * 5 + column) % 7) - 3;
 }
-/// Zero but for three numbers of a row.
+/// A matrix with three nonzero numbers per row.
 float weight(std::uint32_t i, std::uint32_t b) {
   return (i + b) % 6 == 0 ? static_cast<float>(i % 5) - static_cast<float>(b % 3) : 0.0f;
 }
 
-/// Regions from `columns` on hold NaN, which must not be read; those from `rows` on stay.
+/// Regions from `columns` on hold NaN and must not be read. Regions from `rows` on must not change.
 template <class T, class Regions, int kRegions, int kWarps, int kSteps>
 void expect_mixed(std::uint32_t rows, std::uint32_t columns) {
   constexpr std::int64_t kStride = 40;
@@ -96,7 +96,7 @@ TEST(RegionMixing, TakesAsManyAsThereAre) {
   expect_mixed<bfloat16, SummaryRegions<4, 8, 128>, 4, 2, 1>(3, 4);
 }
 
-// m = high + low: 1 + 2^-12 is no number of bfloat16, its parts are.
+// m = high + low: bfloat16 represents the parts of 1 + 2^-12, but not the sum.
 TEST(RegionMixing, WeightsHaveTwoParts) {
   MixingOperand<1> operands[32];
   cuda_test::Array<float> m(16 * 16);

@@ -1,7 +1,7 @@
-// Scores of queries against the definition in double, what the kernel moves, what it must not
-// touch.
+// Tests of the scores of queries: the definition in double, bytes moved, and memory that must stay
+// untouched.
 //
-// Bound. phi(q) and z are what they are, rounded: a sum of D products is off by gamma_D
+// Bound. phi(q) and z are taken as rounded by the kernel. A sum of D products is off by gamma_D
 // (output_bound.hpp).
 
 #include "mhla/cuda/kernel/scores_sm80.cuh"
@@ -52,7 +52,7 @@ struct Scores {
 
   void expect_traffic() const {
     EXPECT_EQ(report.bytes_read("q"), q.row_bytes());
-    EXPECT_EQ(report.bytes_read("z"), z.bytes() * (Kernel::kThreads / 4));  // from the first cache
+    EXPECT_EQ(report.bytes_read("z"), z.bytes() * (Kernel::kThreads / 4));  // L1
     EXPECT_EQ(report.bytes_written("scores"), scores.bytes());
   }
 
@@ -63,7 +63,7 @@ struct Scores {
       const auto slot = static_cast<std::int32_t>(i % c.blocks.slots());
       const std::int32_t t = c.blocks.token(at, slot);
       const auto pair = static_cast<int>(item / c.blocks.blocks());
-      BoundedSum sum;  // of nothing for an empty slot
+      BoundedSum sum;  // an empty slot adds nothing
       for (int d = 0; t >= 0 && d < D; ++d) {
         sum.add(rounded_phi(c.query_map, q.at(pair / c.heads, t, pair % c.heads, d)) *
                 z.value(item * D + d));

@@ -1,5 +1,5 @@
-// Decoding token by token: outputs of whole sequences against the causal form in double, what a
-// step reads and writes, what it leaves alone. The bound: streaming_run.hpp.
+// Tests of decoding token by token: outputs of whole sequences against the causal form in double,
+// reads and writes, and memory that stays untouched. The bound: streaming_run.hpp.
 
 #include "mhla/cuda/kernel/streaming_step_sm80.cuh"
 
@@ -37,14 +37,14 @@ Moved moved(const StreamCase& c, int t) {
   const bool last = slot == c.length - 1, next = block + 1 < c.blocks;
   const auto row_bytes = [](int rows) { return static_cast<std::uint64_t>(rows * E * 2); };
   Moved moved{};
-  if (next) {  // a share of what the next block reads, from all before this one
+  if (next) {  // a share of the next block's mixture, from all blocks before this one
     const int pieces = D * Slice::kPieces, each = (pieces + c.length - 1) / c.length;
     const int share = std::clamp(pieces - slot * each, 0, each);
     moved.mixtures_written = static_cast<std::uint64_t>(share * 16 * Slice::kSlices);
     moved.summaries_read = moved.mixtures_written * static_cast<std::uint64_t>(block);
     if (last) moved.summaries_written = row_bytes(D);
   }
-  if (block > 0) {  // rows that have not had their turn get the part of the block before
+  if (block > 0) {  // rows whose share is still to come get the part of the block before
     const auto rows_from = [](int turn) { return std::max(0, D - 2 * Slice::kGroups * turn); };
     moved.mixtures_read = row_bytes(D);
     moved.summaries_read += row_bytes(rows_from(slot));
@@ -53,7 +53,7 @@ Moved moved(const StreamCase& c, int t) {
   return moved;
 }
 
-/// Runs whole sequences and checks everything.
+/// Decodes whole sequences and checks outputs and bytes.
 template <class T, int D, int E, Precision P>
 void check(const StreamCase& c) {
   SCOPED_TRACE(std::string(Format<T>::kName) + " D " + std::to_string(D) + " E " +
@@ -78,7 +78,7 @@ void check(const StreamCase& c) {
     ASSERT_EQ(x.report.bytes_written("keys"), pairs * D * 2);
     ASSERT_EQ(x.report.bytes_written("values"), pairs * E * 2);
     ASSERT_EQ(x.report.bytes_written("o"), pairs * E * 2);
-    // The last step of a block of several chunks reads them again for each 64 rows of its summary.
+    // The last step of a block reads several chunks of keys again per 64 rows of the summary.
     const bool full = t % c.length == c.length - 1 && t / c.length < c.blocks - 1;
     const std::uint64_t times = full && c.length > 64 ? 1 + (D + 63) / 64 : 1;
     ASSERT_EQ(x.report.bytes_read("keys"), times * pairs * slices * slot * D * 2);
@@ -133,7 +133,7 @@ TEST(StreamingStepSm80, BytesOfAStepAreFlat) {
     least = std::min(least, bytes);
     most = std::max(most, bytes);
   }
-  EXPECT_LT(most, 2 * least);              // of any step of block 24,
+  EXPECT_LT(most, 2 * least);              // of any step of block 24
   EXPECT_LT(most, 24u * 64 * 64 * 2 / 3);  // which reads 24 summaries in all
 }
 
@@ -157,9 +157,9 @@ TEST(StreamingStepSm80, SequencesStandWhereTheyWill) {
   const StreamCase c{3, 4, 12, kElu, kKeySum, 3, 2, 0, 6};
   Streams<bfloat16, 128, 128, kSingle> together(c, 1), x(c, 1);
   for (int t = 0; t < c.tokens; ++t) together.step(t);
-  for (int t = 0; t < 6; ++t) x.step({1, t}, {0, t, false});  // an item of no sequence
+  for (int t = 0; t < 6; ++t) x.step({1, t}, {0, t, false});  // an item without a sequence
   for (int t = 0; t < 12; ++t) x.step({0, t}, {2, t});
-  x.start(1);  // the others stay where they are, at their end
+  x.start(1);  // other sequences stay at their ends
   for (int t = 0; t < 12; ++t) x.step({0, 0, false}, {1, t});
   for (int h = 0; h < 2; ++h) EXPECT_TRUE(std::isnan(x.o.value(0, 0, h, 0)));
   x.start(0);
@@ -198,7 +198,7 @@ TEST(StreamingStepSm80, PairsKeepTheDigitsOfTheMixture) {
     for (int b = 0; b < 3; ++b) x.mixing.at(i, b) = 0;
   }
   x.mixing.at(2, 0) = 1 + 0x1p-10f;  // S~_2 = S_0 (1 + 2^-10), which bfloat16 rounds to S_0;
-  x.mixing.at(2, 2) = -1;            // the own block takes S_0 away again
+  x.mixing.at(2, 2) = -1;            // the block's weight takes S_0 away again
   for (int t = 0; t < 3; ++t) x.step(t);
   for (int e = 0; e < 64; ++e) EXPECT_EQ(x.o.value(0, 2, 0, e), 0.75 * 64 * 0x1p-10);
 }

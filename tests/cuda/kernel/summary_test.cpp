@@ -1,5 +1,5 @@
-// Summaries of blocks against the definition in double, what the kernels move, what they must not
-// touch.
+// Tests of summaries of blocks: the definition in double, bytes moved, and memory that must stay
+// untouched.
 
 #include <gtest/gtest.h>
 

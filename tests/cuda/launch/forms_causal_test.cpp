@@ -1,5 +1,5 @@
-// The causal forms as they are launched, run in the emulator: every form, width and type on blocks
-// of all lengths, against the CPU's form within the derived bound.
+// Tests of causal forms as launched, in the emulator: every form, width and type on blocks of all
+// lengths, against the CPU's form within the derived bound.
 
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ TYPED_TEST(CausalForms, ThreeStagesAreWithinTheBoundAndMoveWhatThePlanSays) {
       const Outcome outcome = this->run(shape, arch, Form::kThreeStage, 2, this->kMany);
       EXPECT_EQ(outcome.early_launches, 2);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
-      // Keys and values of a block longer than a tile are read for every later part of it too.
+      // Every later part of a block longer than a tile reads the block's keys and values again.
       if (shape.block[2] > 64) continue;
       this->expect_traffic(outcome);
     }
@@ -83,7 +83,7 @@ TYPED_TEST(CausalForms, LargeSumsStayInRange) {
   }
 }
 
-// As forms_test.cpp has it; the first block's own weight is 0, too.
+// The case of forms_test.cpp, and the first block's weight of itself is 0 too.
 TYPED_TEST(CausalForms, DenominatorsMayBeZero) {
   const auto run = [](Arch arch, Form form) {
     const CallShape shape{.tokens = 64, .block = 16, .causal = true};

@@ -1,5 +1,5 @@
-// The bidirectional forms as they are launched, run in the emulator: every form, width and type on
-// blocks of all kinds, against the CPU's form within the derived bound.
+// Tests of bidirectional forms as launched, in the emulator: every form, width and type on blocks
+// of all kinds, against the CPU's form within the derived bound.
 
 #include "mhla/cuda/launch/forms.cuh"
 
@@ -28,7 +28,8 @@ using mhla::cuda::Precision;
 template <class W>
 class BidirectionalForms : public cuda_test::FormTest<W> {
  protected:
-  /// One multiprocessor, and as many as have the quadratic form split keys, if it does.
+  /// Plans for one multiprocessor, and for as many as make the quadratic form split keys, if it
+  /// can.
   static std::vector<std::int32_t> few_and_many() {
     using Test = cuda_test::FormTest<W>;
     if (!Test::kSplitsKeys) return {1};
@@ -150,7 +151,7 @@ TYPED_TEST(BidirectionalForms, LargeSumsStayInRange) {
   for (const Precision precision : {Precision::kSingle, Precision::kPair}) {
     CallShape shape{.tokens = 420, .block = 210};
     shape.op.summaries = precision;
-    shape.op.denominator = Denominator::kCrossQuery;  // which only three stages have
+    shape.op.denominator = Denominator::kCrossQuery;  // only three stages support it
     for (const Arch arch : this->archs(precision == Precision::kPair ? 0 : 1)) {
       auto call = this->call_of_large_sums(shape);
       this->run(call, arch, Form::kThreeStage);

@@ -1,5 +1,5 @@
-// Gradients, as they are launched, run in the emulator: on both architectures against the CPU's
-// gradient in double, within the derived bound.
+// Tests of gradients as launched, in the emulator, on both architectures against the CPU's gradient
+// in double within the derived bound.
 
 #include "mhla/cuda/launch/gradient.cuh"
 
@@ -66,13 +66,13 @@ class GradientForms : public testing::Test {
     return plan;
   }
 
-  /// One kernel makes the gradients of few tokens on the first, several on the second.
+  /// Two devices. The first has one kernel for gradients of few tokens, the second several.
   static std::array<Device, 2> devices() {
     const Device large{Arch::kSm90a, 2};
     return {large, mhla::cuda::with_shared_bytes(large, mhla::cuda::kLeastShared)};
   }
 
-  /// The bits of all gradients of a call under a schedule, from poison on.
+  /// Returns the bits of all gradients of a call under a schedule. Outputs start as poison.
   static std::vector<std::string> bits(GradientCall<T>& call, const CallShape& shape,
                                        const Device& device, unsigned seed,
                                        const cuda_test::Tensor<T>* out = nullptr) {
@@ -93,8 +93,8 @@ class GradientForms : public testing::Test {
 
 TYPED_TEST_SUITE(GradientForms, cuda_test::Widths);
 
-// Full and short blocks, slots that are a multiple of 8 and that are not, other keys than queries,
-// and more pairs than thread blocks.
+// Cases: full and short blocks, slots that are and are not a multiple of 8, keys that are not the
+// queries, and more pairs than thread blocks.
 TYPED_TEST(GradientForms, OfFewTokensTakeOneKernel) {
   if constexpr (TypeParam::D <= 72) {
     CallShape shapes[] = {
@@ -184,7 +184,7 @@ TYPED_TEST(GradientForms, OfOtherKeysThanQueriesInPairs) {
   }
 }
 
-// Whatever order thread blocks run in, and whether the outputs are kept or computed again.
+// Bits depend neither on the order of thread blocks nor on whether outputs are kept.
 TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
   using Number = typename TypeParam::T;
   for (const bool causal : {false, true}) {
@@ -202,7 +202,7 @@ TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
   }
 }
 
-// Outputs over 0 are constants: a row of the mixing matrix that is 0 adds exactly 0.
+// Outputs with a denominator of 0 are constants: a zero row of the mixing matrix adds exactly 0.
 TYPED_TEST(GradientForms, DenominatorsMayBeZero) {
   using Number = typename TypeParam::T;
   for (const bool causal : {false, true}) {
@@ -228,7 +228,7 @@ TYPED_TEST(GradientForms, DenominatorsMayBeZero) {
   }
 }
 
-// Rows of dout that are 0 add exactly 0, whatever their outputs are: infinite here.
+// Zero rows of dout add exactly 0, even where outputs are infinite.
 TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
   using Number = typename TypeParam::T;
   const CallShape shape{.tokens = 60, .block = 20};
@@ -259,7 +259,7 @@ TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
   }
 }
 
-// Outputs of block 1 are numbers over 0.
+// Outputs of block 1 have a denominator of 0.
 TYPED_TEST(GradientForms, InfiniteOutputsBeforeANormAddNothing) {
   using Number = typename TypeParam::T;
   CallShape shape{.tokens = 40, .block = 20, .normed = true, .gated = true};
@@ -289,7 +289,7 @@ TYPED_TEST(GradientForms, InfiniteOutputsBeforeANormAddNothing) {
   for (int e = 0; e < TypeParam::E; ++e) EXPECT_TRUE(std::isfinite(got.gain.value(e))) << e;
 }
 
-// Sums over no heads are 0, and are written.
+// Sums over no heads are written as 0.
 TYPED_TEST(GradientForms, WithoutHeadsAreZero) {
   constexpr int kWidth = TypeParam::D, kValues = TypeParam::E;
   using Number = typename TypeParam::T;

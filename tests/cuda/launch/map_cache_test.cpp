@@ -18,7 +18,7 @@ TEST(MapCache, EncodesWhatHasChangedAlone) {
   MapCache cache;
   const auto map = [&](const TensorBox& b) { return cache.map(b, encode).opaque[0]; };
   EXPECT_EQ(map(box(0)), 1u);
-  EXPECT_EQ(map(box(0)), 2u);  // of another kernel
+  EXPECT_EQ(map(box(0)), 2u);  // the same box for another kernel
   cache.begin();
   EXPECT_EQ(map(box(0)), 1u);
   EXPECT_EQ(map(box(1)), 3u);

@@ -1,5 +1,5 @@
-// Forms whose outputs are normalised and gated, as they are launched, run in the emulator: on both
-// architectures against the CPU's form with the norm in double, within the derived bound.
+// Tests of forms with normalised and gated outputs as launched, in the emulator. Both architectures
+// are compared with the CPU's form with the norm in double, within the derived bound.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ class NormedForms : public testing::Test {
   static constexpr int D = W::D, E = W::E;
   using T = typename W::T;
 
-  /// Runs it with a gain alone, and with a gate.
+  /// Runs a shape with a gain only, and with a gain and a gate.
   static void run(CallShape shape) {
     shape.normed = true;
     for (const bool gated : {false, true}) {

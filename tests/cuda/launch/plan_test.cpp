@@ -100,7 +100,7 @@ TEST(Plan, FewBlocksAreFusedWhereTheirSummariesFit) {
             Form::kThreeStage);
 }
 
-/// Whether the table says of a kernel of the fused form what its shared memory says.
+/// True if the table of bounds agrees with the shared memory of the fused kernel.
 template <int D, int E, Arch arch>
 constexpr bool table_is_right() {
   constexpr int kBlocks = mhla::cuda::form_bounds<D, E>(arch).fused_blocks;
@@ -261,8 +261,8 @@ TEST(Plan, NoHeadsAtAllCanBePlanned) {
   EXPECT_EQ(p.traffic.total(), 0u);
 }
 
-/// Of the table in include/mhla/cuda/README.md: forms, bytes moved, and these over the bandwidth of
-/// a copy, for key sums.
+/// Returns a row of the table in include/mhla/cuda/README.md: forms, bytes moved, and bytes divided
+/// by the bandwidth of a copy, for key sums.
 template <int D, int E>
 std::string page_row(const std::string& name, Problem problem) {
   problem.op.denominator = Denominator::kKeySum;

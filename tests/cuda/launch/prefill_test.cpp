@@ -1,6 +1,6 @@
-// Prefills of streams as they are launched, run in the emulation: outputs are within the bound of
-// streams (streaming_run.hpp), those of the causal part have the bits of the causal form of the
-// whole sequence, and all others those of steps alone, where kernels of sm_80 made the summaries.
+// Tests of prefills of streams as launched, in the emulator. Outputs are within the bound of
+// streams (streaming_run.hpp). Outputs of the causal part have the bits of the causal form of the
+// whole sequence. All other outputs have the bits of steps, if kernels of sm_80 made the summaries.
 
 #include "mhla/cuda/launch/prefill.cuh"
 
@@ -45,7 +45,7 @@ Problem problem_of(Streams<T, D, E, P>& x, int first, int begin, int end) {
           .causal = true};
 }
 
-/// Streams whose sequences from `first` on have tokens at once.
+/// Streams in which several tokens are prefilled in the sequences from `first` on.
 template <class T, int D, int E, Precision P>
 struct Prefilled : Streams<T, D, E, P> {
   int first;
@@ -58,7 +58,7 @@ struct Prefilled : Streams<T, D, E, P> {
                        emulator::Access::kReadWrite);
   }
 
-  /// Returns where the causal part begins.
+  /// Runs a prefill and returns the first token of the causal part.
   int prefill(int begin, int end) {
     const Problem problem = problem_of(*this, first, begin, end);
     const Device target{arch, 2};
@@ -82,7 +82,7 @@ struct Prefilled : Streams<T, D, E, P> {
   }
 };
 
-/// The outputs of the causal form in three stages of the first tokens of those sequences.
+/// Computes the first tokens of the prefilled sequences by the causal form in three stages.
 template <class T, int D, int E, Precision P>
 void run_causal(Prefilled<T, D, E, P>& x, int tokens) {
   const Problem problem = problem_of(x, x.first, 0, tokens);
@@ -103,8 +103,8 @@ void expect_same(const Streams<T, D, E, P>& x, const Streams<T, D, E, P>& y, int
   }
 }
 
-/// The second of two sequences has prefills up to each of `ends`, and between them and behind them
-/// steps, one for every "-1"; the first one has steps alone.
+/// Checks two sequences. The second has prefills up to each of `ends`, a step for each "-1", and
+/// steps at its end. The first has only steps.
 template <class T, int D, int E, Precision P>
 void check(const StreamCase& c, const std::vector<int>& ends, Arch arch) {
   std::string text = arch == Arch::kSm80 ? "sm_80" : "sm_90a";
@@ -137,7 +137,7 @@ void check(const StreamCase& c, const std::vector<int>& ends, Arch arch) {
       expect_same(x, whole, t);
     }
   }
-  // On sm_90a the bits of summaries are those of the causal form where it has made all of them.
+  // On sm_90a, summaries have the bits of the causal form only if that form made all of them.
   if (!same && ends.size() == 1) {
     for (int t = 0; t < seen; ++t) expect_same(x, whole, t);
   }
@@ -145,8 +145,8 @@ void check(const StreamCase& c, const std::vector<int>& ends, Arch arch) {
 
 constexpr auto kRelu = mhla::cuda::FeatureMap::relu(1e-6f);
 
-/// Every place of a boundary: inside the first block, at the begin of a block and its first steps,
-/// which add to the mixture, in the middle, and at the end of all.
+/// Prefills end inside the first block, at the begin of a block or in its middle. Others end in a
+/// block's first steps, which add to the mixture, or one token before the stream's end.
 TEST(Prefill, StepsGoOn) {
   const StreamCase c{5, 6, 30, kRelu, Denominator::kKeySum, 2, 2, 0, 1};
   for (const int tokens : {3, 12, 13, 14, 17, 29}) {
@@ -154,8 +154,8 @@ TEST(Prefill, StepsGoOn) {
   }
 }
 
-/// From the middle of a block and from its begin; within a block, up to its end, beyond it; behind
-/// steps, behind another prefill.
+/// Prefills begin in the middle and at the begin of a block, after steps and after prefills. They
+/// end within, at the end of and after the block.
 TEST(Prefill, GoesOnWhereAStreamStands) {
   const StreamCase c{6, 6, 36, kRelu, Denominator::kKeySum, 2, 2, 0, 4};
   const std::vector<std::vector<int>> all = {
@@ -170,7 +170,7 @@ TEST(Prefill, GoesOnWhereAStreamStands) {
   check<half, 64, 64, Precision::kPair>(none, {12, 31}, Arch::kSm90a);
 }
 
-/// Blocks that do not begin a tile of the mixing matrix, and such that begin the second one.
+/// Prefills begin within the first and at the begin of the second tile of the mixing matrix.
 TEST(Prefill, GoesOnBehindManyBlocks) {
   const StreamCase c{70, 2, 140, kRelu, Denominator::kKeySum, 2, 1, 0, 6};
   check<bfloat16, 64, 64, Precision::kSingle>(c, {101, 139}, Arch::kSm80);

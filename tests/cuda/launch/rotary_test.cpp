@@ -1,6 +1,6 @@
-// Forms whose features turn behind the feature maps, as they are launched, run in the emulator: on
-// both architectures against the CPU's form on features that layer/rotary.hpp has turned, within
-// the derived bound.
+// Tests of forms that rotate features after the feature maps, as launched, in the emulator. Both
+// architectures are compared with the CPU's form on features that layer/rotary.hpp has rotated,
+// within the derived bound.
 
 #include "mhla/cuda/tile/rotary.cuh"
 
@@ -36,7 +36,7 @@ class RotaryForms : public testing::Test {
   static constexpr int D = W::D, E = W::E;
   using T = typename W::T;
 
-  /// \param shared  whether keys have the queries' table
+  /// \param shared  true if keys have the queries' table
   static void run(const CallShape& shape, Arch arch, bool shared = false) {
     Call<T> call = cuda_test::random_call<T, D, E>(shape, 3);
     call.query_angles = cuda_test::rotary_angles(shape, shape.tokens, D, 0);
@@ -48,13 +48,13 @@ class RotaryForms : public testing::Test {
     EXPECT_EQ(plan.read_out, arch);
     const Outcome outcome = cuda_test::run_and_compare<D, E, true>(call, plan, device, 2);
     EXPECT_EQ(outcome.bank_conflicts, 0u);
-    // No pass of its own: tensors move as often as without.
+    // The rotation has no pass of its own, so tensors move as often as without rotation.
     mhla::cuda::Problem still = cuda_test::problem_of(call);
     still.rotary = false;
     const auto traffic = mhla::cuda::detail::traffic<D, E>(still, Form::kThreeStage);
     EXPECT_EQ(plan.traffic.tensors - traffic.tensors,
               call.query_angles.bytes() + call.angles_of_keys().bytes());
-    // Keys and values of a block longer than a tile are read for every later part of it too.
+    // Every later part of a block longer than a tile reads the block's keys and values again.
     if (arch == Arch::kSm80 && shape.causal && shape.block[2] > 64) return;
     EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
               1.05 * static_cast<double>(traffic.tensors));

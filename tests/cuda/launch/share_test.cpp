@@ -1,4 +1,4 @@
-// Outputs of ranks have the bits of three stages on one device, whatever the split.
+// Outputs of ranks have the bits of three stages on one device for every split.
 
 #include "mhla/cuda/launch/share.cuh"
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr Arch kArchs[] = {Arch::kSm80, Arch::kSm90a};
 
-/// The last block is short, and alone on its rank in two of the splits.
+/// The last block is short. In two of the splits it is the only block of its rank.
 TEST(Shares, SplitsOfASequenceHaveTheBitsOfOneDevice) {
   const CallShape shape{.heads = 2, .tokens = 17 * 16 + 5, .block = 16};
   const std::vector<int> lengths[] = {{277}, {80, 197}, {16, 128, 128, 5}, {256, 16, 5}};
@@ -28,7 +28,7 @@ TEST(Shares, SplitsOfASequenceHaveTheBitsOfOneDevice) {
   }
 }
 
-/// Blocks of more tokens than a kernel takes at once; the last one, short, is all that a rank has.
+/// Blocks have more tokens than a kernel takes at once. The only block of the last rank is short.
 TEST(Shares, AShortBlockThatARankHasAloneIsCutAsTheOthersAre) {
   const CallShape shape{.heads = 1, .tokens = 2 * 210 + 100, .block = 210};
   CallShape image{.heads = 1, .tokens = {16, 21}, .block = {12, 7}, .layout = 2};
@@ -38,7 +38,8 @@ TEST(Shares, AShortBlockThatARankHasAloneIsCutAsTheOthersAre) {
   }
 }
 
-/// While summaries of a group travel, kernels make those of the next, and the outputs of the last.
+/// While summaries of a group are in flight, kernels compute summaries of the next group and
+/// outputs of the group before.
 TEST(Shares, HeadsTravelInGroups) {
   const CallShape shape{.batch = 2, .heads = 4, .tokens = 9 * 8, .block = 8};
   CallShape pairs{.batch = 3, .heads = 1, .tokens = 9 * 8, .block = 8};
@@ -96,7 +97,8 @@ TEST(Shares, QueriesAndKeysHaveSplitsOfTheirOwn) {
   }
 }
 
-/// More rows of m than a kernel takes at once, from a row in the middle of such a tile on.
+/// A rank has more rows of m than a kernel takes at once, and begins in the middle of a tile of
+/// rows.
 TEST(Shares, ManyBlocksHaveTheBitsOfOneDevice) {
   const CallShape shape{.heads = 1, .tokens = 4 * 150, .block = 4};
   for (const Arch arch : kArchs) {
@@ -105,7 +107,7 @@ TEST(Shares, ManyBlocksHaveTheBitsOfOneDevice) {
   }
 }
 
-/// As above: a short block at the end, and alone on its rank.
+/// The last block is short. In two of the splits it is the only block of its rank.
 TEST(Shares, CausalSplitsHaveTheBitsOfOneDevice) {
   const CallShape shape{.heads = 2, .tokens = 17 * 16 + 5, .block = 16};
   CallShape pairs{.heads = 1, .tokens = 5 * 80 + 3, .block = 80, .layout = 2};
@@ -122,8 +124,7 @@ TEST(Shares, CausalSplitsHaveTheBitsOfOneDevice) {
   }
 }
 
-/// Ranks that begin in the middle of a tile of the matrix, behind whole ones, and that have more
-/// than one.
+/// Ranks begin in the middle of a tile of the matrix, after whole tiles, and have several tiles.
 TEST(Shares, CausalRanksBeginAnywhereInTheMatrix) {
   const CallShape shape{.heads = 1, .tokens = 4 * 210, .block = 4};
   const std::vector<int> tokens{4 * 17, 4 * 47, 4 * 100, 4, 4 * 45};
@@ -132,7 +133,7 @@ TEST(Shares, CausalRanksBeginAnywhereInTheMatrix) {
   }
 }
 
-/// Columns of a rank that begin within a tile, behind whole ones, and that no rank before it has.
+/// Columns of a rank begin within a tile, after whole tiles, and no earlier rank has these columns.
 TEST(Shares, OnlyABandTravels) {
   const CallShape shape{.heads = 2, .tokens = 4 * 150, .block = 4};
   const std::vector<int> tokens{4 * 17, 4 * 100, 4 * 33};
@@ -146,7 +147,7 @@ TEST(Shares, OnlyABandTravels) {
   }
 }
 
-/// Any number of ranks, any split, any band, both forms.
+/// Covers random numbers of ranks, splits and bands in both forms.
 TEST(Shares, RandomSplitsHaveTheBitsOfOneDevice) {
   mhla::test::Random random(7);
   for (int run = 0; run < 6; ++run) {

@@ -32,14 +32,14 @@ using mhla::cuda::Problem;
 using mhla::cuda::Start;
 using mhla::cuda::TokenBlocks;
 
-/// An RTX 4090, an A100 and an H100; then an H100 whose kernels of sm_90a do not fit.
+/// An RTX 4090, an A100, an H100, and an H100 whose kernels of sm_90a do not fit.
 constexpr Device kRtx{Arch::kSm80, 128, 89, 0, kLeastShared};
 constexpr Device kAmpere{Arch::kSm80, 108, 80, 0, 166912};
 constexpr Device kHopper{Arch::kSm90a, 132, 90, 0, 232448};
 constexpr Device kDevices[] = {kRtx, kAmpere, kHopper, mhla::cuda::with_arch(kHopper, Arch::kSm80),
                                mhla::cuda::with_shared_bytes(kHopper, kLeastShared)};
 
-/// Takes kernels as cuda::Stream does, and keeps the most shared memory of one.
+/// A stream that records the most shared memory of a kernel instead of launching.
 struct SharedMemoryStream {
   template <class Kernel>
   void run(const typename Kernel::Params&, std::int32_t, Start = Start::kInOrder) const {
@@ -68,7 +68,7 @@ Problem problem_of(const TokenBlocks& blocks, bool causal) {
   return problem;
 }
 
-/// The kernels that a problem's plan launches.
+/// Returns the kernels that a problem's plan launches.
 template <int D, int E>
 SharedMemoryStream launched(const Plan& planned, const Problem& problem, const Device& device) {
   using T = mhla::cuda::bfloat16;
@@ -185,7 +185,7 @@ TEST(SharedMemory, KernelsOfSm90aAreTakenWhereTheyFit) {
             (plan<128, 128>(problem, kRtx).workspace_bytes));
 }
 
-/// What a call says where kernels do not fit, or nothing.
+/// Returns the error of a call whose kernels do not fit, or an empty string.
 template <int D, int E>
 std::string refusal(const Problem& problem, std::int32_t shared_bytes) {
   try {
@@ -212,7 +212,7 @@ TEST(SharedMemory, RefusalsNameKernelAndBytes) {
             name + "65536" + bytes + "100736 for kernel fused of the fused form");
 }
 
-/// A refusal is right: with one byte less than it wants a call is refused, with these it fits.
+/// A call is refused with one byte less than the refusal asks for, and accepted with these bytes.
 TEST(SharedMemory, WhatFitsIsNotRefused) {
   for_each_width([]<int D, int E>() {
     for_each_problem<D, E>([&](const Problem& problem) {
@@ -229,7 +229,7 @@ TEST(SharedMemory, WhatFitsIsNotRefused) {
   });
 }
 
-// ---- in the emulation --------------------------------------------------------------------------
+// ---- in the emulator ----------------------------------------------------------------------------
 
 template <class W>
 class LeastSharedMemory : public cuda_test::FormTest<W> {

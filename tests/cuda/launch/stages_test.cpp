@@ -9,7 +9,7 @@ using mhla::cuda::Problem;
 using mhla::cuda::TokenBlocks;
 using mhla::cuda::WorkspaceArrays;
 
-/// Every part of which is another.
+/// A problem and workspace arrays whose pointers and numbers all differ.
 struct Parts {
   unsigned char bytes[9] = {};
   float numbers[4] = {};

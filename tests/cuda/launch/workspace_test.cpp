@@ -75,7 +75,8 @@ TEST(WorkspaceParts, SummariesMayLieElsewhere) {
   EXPECT_EQ(others.bytes, parts.bytes - parts.mixtures);
 }
 
-/// 128 rows keep m of 512 columns in shared memory, of pairs 256; more than 256 rows keep none.
+/// Shared memory keeps m of 128 rows and 512 columns, or 256 columns of pairs, and never m of more
+/// than 256 rows.
 TEST(WorkspaceParts, CoefficientsAreRoundedThatTheMixingDoesNotKeep) {
   alignas(256) static unsigned char memory[256];
   Problem problem = fifteen_pairs_of_seven_blocks();

@@ -14,7 +14,7 @@ float of_thread(std::uint32_t thread, std::uint32_t i) {
   return 1 / static_cast<float>(1 + 8 * thread + i);
 }
 
-/// With `kWidth` columns the threads from kRows kPieces on hold none.
+/// With `kWidth` columns, threads from kRows kPieces on hold no sum.
 template <int kWidth>
 void expect_sums_in_the_order_of_rows() {
   constexpr int kThreads = 128;

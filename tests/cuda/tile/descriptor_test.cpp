@@ -30,7 +30,8 @@ constexpr std::uint32_t swizzled(std::uint32_t address) {
   return address ^ (address >> 7 & 7) << 4;
 }
 
-/// Where wgmma finds B[k, n] (canonical layouts of the manual, 16-bit numbers, 128-byte swizzle).
+/// Returns the offset at which wgmma reads B[k, n] (canonical layouts of the manual, 16-bit
+/// numbers, 128-byte swizzle).
 constexpr std::uint32_t stored_n_k(Fields f, std::uint32_t k, std::uint32_t n) {
   return swizzled(f.begin + n / 8 * f.stride + n % 8 * 128 + k * 2);
 }
@@ -38,7 +39,7 @@ constexpr std::uint32_t stored_k_n(Fields f, std::uint32_t k, std::uint32_t n) {
   return swizzled(f.begin + n / 64 * f.leading + k / 8 * f.stride + k % 8 * 128 + n % 64 * 2);
 }
 
-/// Where a tensor copy puts a number of a tile.
+/// Returns the offset at which a tensor copy writes a number of a tile.
 template <class Tile>
 std::uint32_t place(Tile tile, std::uint32_t row, std::uint32_t column) {
   return tile.piece(row, column / 8) + column % 8 * 2;

@@ -66,9 +66,10 @@ TYPED_TEST(FeatureMaps, ReluIsNotBelowItsEps) {
   }
 }
 
-// phi = e^x for x <= 0, computed as 2^(x c) with c = float(log2 e): c and the product are off by
-// 2^-24 each, relatively, so the exponent by |x| c 2^-23 and the power by ln 2 times that, |x|
-// 2^-23, with exp2's own 2^-22. Results below 2^-126 may become 0.
+// phi = e^x for x <= 0, computed as 2^(x c) with c = float(log2 e). c and the product have relative
+// errors of 2^-24 each, so the exponent is off by |x| c 2^-23. The power is off by ln 2 times that,
+// |x| 2^-23, and by 2^-22 of exp2. The test allows twice the first. Results below 2^-126 may become
+// 0.
 TYPED_TEST(FeatureMaps, EluPlusOneIsOneMoreOrThePower) {
   for_all<TypeParam>([&](TypeParam x) {
     const double value = to_double(x);

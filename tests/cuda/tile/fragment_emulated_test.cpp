@@ -10,7 +10,7 @@
 namespace mhla::cuda {
 namespace {
 
-/// Numbers tell their row and column.
+/// Every number encodes its row and column.
 std::uint32_t place(std::uint32_t row, std::uint32_t column) { return row * 256 + column; }
 
 std::uint32_t word(std::uint32_t low, std::uint32_t high) { return low | high << 16; }
@@ -71,9 +71,9 @@ TEST(Fragment, LoadsRowsInTheOrderOfOperands) {
   expect_rows<SharedTile<16, 256>>();
 }
 
-/// The A operand of the transposed tile: row 8 piece + r of A is column 8 piece + r of the tile. To
-/// the right of the last piece there is none: of an odd number it comes twice, of an even number
-/// callers take pieces in pairs.
+/// Expects the A operand of the transposed tile: row 8 piece + r of A is column 8 piece + r of the
+/// tile. With an odd number of pieces, the last piece is loaded twice. With an even number, callers
+/// load pieces in pairs.
 template <class Tile>
 void expect_transposed_rows() {
   emulator::Device device(2);

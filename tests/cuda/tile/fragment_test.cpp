@@ -41,16 +41,15 @@ constexpr Element c_of(std::uint32_t lane, std::uint32_t i) {
   return {i < 2 ? group : group + 8, thread * 2 + (i & 1)};
 }
 
-// ---- ldmatrix: PTX ISA, "Warp-level matrix load instruction: ldmatrix"
-// ---------------------------
+// ---- ldmatrix: PTX ISA, "Warp-level matrix load instruction: ldmatrix" --------------------------
 
-/// Element i (0 or 1) of the word that a thread gets of one 8 x 8 matrix: thread l has row l / 4.
+/// Returns the element i (0 or 1) of one 8 x 8 matrix in a thread's word: thread l has row l / 4.
 constexpr Element of_matrix(std::uint32_t lane, std::uint32_t i) {
   return {lane / 4, lane % 4 * 2 + i};
 }
 
-/// Which element of the tile a thread has as element i (0 or 1) of word w after a load of matrices
-/// whose rows begin where `place` says: row r of matrix w is given by thread 8 w + r.
+/// Returns the element of the tile that a thread has as element i (0 or 1) of word w after a load
+/// of matrices. Thread 8 w + r gives the begin of row r of matrix w: `place`.
 template <class Place>
 constexpr Element loaded(Place place, bool trans, std::uint32_t lane, std::uint32_t w,
                          std::uint32_t i) {
@@ -107,13 +106,13 @@ static_assert(transposed_columns_are_operand_b());
 
 // ---- the order of Fragment's words --------------------------------------------------------------
 
-/// Element i (0 or 1) of a word, as the header has it.
+/// Returns element i (0 or 1) of a word, as the header defines it.
 constexpr Element of_word(std::uint32_t lane, std::uint32_t word, std::uint32_t i) {
   const std::uint32_t g = lane / 4, p = 2 * (lane % 4);
   return {g + 8 * (word % 2), word / 2 * 8 + p + i};
 }
 
-/// Words 4 s to 4 s + 3 are A of columns 16 s to 16 s + 15; of 8 columns that are left the last two
+/// Words 4 s to 4 s + 3 are A of columns 16 s to 16 s + 15. If 8 columns are left, the last two
 /// words are A of the product with K = 8.
 template <int kColumns>
 constexpr bool words_are_operands() {
@@ -129,7 +128,8 @@ static_assert(words_are_operands<8>() && words_are_operands<16>() && words_are_o
 static_assert(words_are_operands<72>() && words_are_operands<128>() && words_are_operands<256>());
 static_assert(Fragment<72>::kWords == 18 && sizeof(Fragment<72>) == 72);
 
-/// C of the columns 8 j.. as the next A: sums 0 and 1 are word 2 j, sums 2 and 3 word 2 j + 1.
+/// C of the columns from 8 j on is the next A: sums 0 and 1 are word 2 j, sums 2 and 3 word 2 j +
+/// 1.
 constexpr bool sums_are_words() {
   return for_all(2, [](std::uint32_t lane, std::uint32_t w, std::uint32_t i) {
     return c_of(lane, 2 * w + i) == of_word(lane, w, i);

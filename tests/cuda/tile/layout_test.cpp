@@ -13,9 +13,9 @@ namespace {
 
 namespace shared_tile_tests {
 
-// Shared memory has 32 banks of 4 bytes. An access of 16 bytes by each of a warp's threads goes in
-// four phases of 8 threads, one of 4 bytes in one phase of 32; a phase takes one turn if no two
-// threads need the same bank.
+// Shared memory has 32 banks of 4 bytes. If each thread of a warp accesses 16 bytes, the access has
+// four phases of 8 threads. If each accesses 4 bytes, it has one phase of 32 threads. A phase has
+// no conflict if no two threads need the same bank.
 
 constexpr bool all_different(const std::array<std::uint32_t, 8>& pieces) {
   std::uint32_t banks = 0;  // one bit for each group of four
@@ -37,8 +37,8 @@ constexpr bool is_bijective() {
   return Tile::kRows * Tile::kPieces * 16 == Tile::kBytes;
 }
 
-/// Where the copy engine puts a piece: rows of 128 bytes of a panel one behind another, then bits
-/// 4 to 6 of the address are replaced by their exclusive or with bits 7 to 9.
+/// True if pieces lie where the copy engine puts them: rows of 128 bytes of a panel follow each
+/// other. Then bits 4 to 6 of the address are replaced by their exclusive or with bits 7 to 9.
 template <class Tile>
 constexpr bool is_swizzle_of_128_bytes(std::uint32_t begin) {
   for (std::uint32_t row = 0; row < Tile::kRows; ++row) {
@@ -138,7 +138,7 @@ TYPED_TEST(SharedTiles, PanelsLieAsTheCopyEngineLaysThem) {
   }
 }
 
-// The checks see what they are for: rows of 128 bytes as they are, without a swizzle.
+// The checks detect conflicts: rows of 128 bytes without a swizzle fail.
 struct PlainTile {
   static constexpr int kRows = 16;
   static constexpr int kPieces = 8;

@@ -29,7 +29,7 @@ void number_sums(float (&sums)[kTiles][4], std::uint32_t lane) {
   }
 }
 
-/// Through a tile of `kPassed` columns.
+/// Writes outputs through a tile of `kPassed` columns.
 template <class T, int kTiles, int kPassed = 8 * kTiles>
 void expect_output(int count) {
   constexpr std::int64_t kWidth = 8 * kTiles, kStride = kWidth + 8;
@@ -56,8 +56,8 @@ TEST(Outputs, RowsOfTokensAreWritten) {
   expect_output<bfloat16, 32, 64>(9);
 }
 
-/// The copy engine takes 64 columns at a time from a warp's tile, and leaves out rows that are
-/// none.
+/// The copy engine takes 64 columns at a time from a warp's tile and leaves out rows from `rows`
+/// on.
 template <class T, int kTiles>
 void expect_stored(int rows) {
   constexpr std::int64_t kWidth = 8 * kTiles, kStride = kWidth + 8;
@@ -98,7 +98,7 @@ TEST(Outputs, TilesAreStoredByTheCopyEngine) {
   expect_stored<half, 16>(11);
 }
 
-/// Rows of a box are stored, those behind its end not.
+/// Expects that rows of a box are stored, and rows after the end of the box are not.
 template <class T, int kTiles>
 void expect_box(int column, std::int32_t row, std::int32_t rows) {
   using Panel = SharedTile<256, box_columns(8 * kTiles)>;
@@ -143,7 +143,7 @@ TEST(Outputs, RowsOfABoxAreStored) {
   expect_box<half, 9>(0, 16, 27);
 }
 
-/// store_sums puts what a thread has of sums where the tables of mma say.
+/// Expects that store_sums puts a thread's sums at the elements in the tables of mma.
 template <class T, class Tile, int kTiles>
 void expect_sums(std::uint32_t row, std::uint32_t piece) {
   std::vector<std::uint32_t> seen(16 * 4 * kTiles);

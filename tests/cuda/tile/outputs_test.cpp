@@ -20,7 +20,7 @@ double high_of(std::uint32_t pair) {
   return static_cast<double>(ptx::high<T>(pair));
 }
 
-/// What the header promises of |high + low - x|.
+/// Bound of |high + low - x| in the header.
 template <class T>
 double bound(double x) {
   return std::is_same_v<T, bfloat16> ? 0x1p-17 * std::abs(x) : 0x1p-23 * std::abs(x) + 0x1p-25;

@@ -49,8 +49,8 @@ void begin(float (&sums)[kTiles][4], std::uint32_t lane) {
   }
 }
 
-/// rows[16, kDepth] (tile 0) times columns 8 piece.. of rows row.. of tile 1, or the transpose of
-/// rows row.. of tile 1.
+/// Expects rows[16, kDepth] (tile 0) times columns from 8 piece on of tile 1's rows from `row` on,
+/// or times the transpose of these rows.
 template <class T, int kDepth, class Tile, int kTiles, bool kTransposed>
 void expect_product(std::uint32_t row, std::uint32_t piece) {
   using Rows = SharedTile<16, kDepth>;
@@ -198,7 +198,7 @@ double tile_number(std::uint32_t tile, std::uint32_t row, std::uint32_t column) 
   return static_cast<double>((tile * 5 + row * 31 + column * 7) % 15) - 7;
 }
 double relu(double x) { return x > 0 ? x + 1 : 1; }
-/// Slots that hold a token. phi is 1 where they hold none, v is 0.
+/// Slots that hold a token. Other slots have phi = 1 and v = 0.
 bool is_filled(std::uint32_t row) { return row % 5 != 2; }
 
 template <class T>
@@ -210,8 +210,8 @@ auto numbers(std::uint32_t tile, bool values) {
   };
 }
 
-/// 16 kRowTiles rows of phi(K)^T V from columns 8 key_piece.. of k and 8 value_piece.. of v, twice:
-/// rows 0 to 15 and 16 to 31 of the tiles.
+/// Checks 16 kRowTiles rows of phi(K)^T V, from column 8 key_piece of k and column 8 value_piece of
+/// v on. The product adds rows 0 to 15 of the tiles, then rows 16 to 31.
 template <class T, class KeyTile, class ValueTile, int kRowTiles, int kTiles>
 void expect_sums(std::uint32_t key_piece, std::uint32_t value_piece) {
   static float sums[32][kRowTiles][kTiles][4], key_sums[32][kRowTiles][4];
@@ -238,7 +238,7 @@ void expect_sums(std::uint32_t key_piece, std::uint32_t value_piece) {
   EXPECT_EQ(report.bank_conflicts, 0u);
   for (std::uint32_t r = 0; r < 16 * kRowTiles; ++r) {
     const std::uint32_t column = 8 * key_piece + r;
-    if (column >= KeyTile::kColumns) continue;  // beyond the last piece it is read again
+    if (column >= KeyTile::kColumns) continue;  // the last piece of an odd number is read twice
     const std::uint32_t tile = r / 16, first = r % 8 * 4, second = r % 16 / 8 * 2;
     double key_sum = 0.25;
     for (std::uint32_t t = 0; t < 32; ++t) {

@@ -12,7 +12,7 @@
 namespace mhla::cuda {
 namespace {
 
-/// The cursor goes around, and its parity changes at each begin.
+/// The cursor wraps around, and its parity changes at every wrap.
 constexpr bool goes_around(std::uint32_t count) {
   RingCursor at;
   for (std::uint32_t i = 0; i < 5 * count; ++i) {
@@ -77,7 +77,7 @@ TEST(Ring, ReadersGetEveryBoxInOrder) {
   }
 }
 
-/// Two warps write a slot together, a third reads it.
+/// Two warps write a slot together, and a third warp reads it.
 TEST(Ring, AReaderGetsWhatAllWritersHaveCommitted) {
   constexpr std::uint32_t kTurns = 7, kSlots = 2;
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
@@ -110,8 +110,9 @@ TEST(Ring, AReaderGetsWhatAllWritersHaveCommitted) {
   }
 }
 
-/// Boxes of 16 rows of kColumns numbers, a panel to each of three slots; rows 8.. of each are read.
-/// \param shift  of the ring, from where it should begin
+/// Loads boxes of 16 rows of kColumns numbers, one panel into each of three slots, and reads the
+/// rows from 8 on.
+/// \param shift  bytes from an aligned address to the ring
 template <int kColumns>
 void expect_panels_in_slots(std::uint32_t shift) {
   using Box = RingBox<kColumns>;

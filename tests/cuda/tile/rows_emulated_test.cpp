@@ -93,8 +93,8 @@ TEST(RowSums, FourThreadsOfARowAddTheirs) {
 
 namespace box_vector_tests {
 
-/// Floats lie one behind another in rows of 128 bytes, then bits 4 to 6 of the address are replaced
-/// by their exclusive or with bits 7 to 9.
+/// Floats follow each other in rows of 128 bytes. Then bits 4 to 6 of the address are replaced by
+/// their exclusive or with bits 7 to 9.
 template <int kSize>
 constexpr bool is_swizzled() {
   for (std::uint32_t i = 0; i < kSize; ++i) {

@@ -14,7 +14,7 @@ constexpr TensorBox box_of(std::uint32_t columns, std::uint32_t rows, std::uint3
           {64, columns, rows, frames, 1}};
 }
 
-// A box of a video's block is one panel of a tile, and so is one of a sequence.
+// A box of a video's block, and a box of a sequence, is one panel of a tile.
 static_assert(box_of(5, 6, 7).bytes() == 210 * 128);
 static_assert(box_of(64, 1, 1).bytes() == SharedTile<64, 64>::kPanelBytes);
 static_assert(box_of(256, 1, 1).bytes() == SharedTile<256, 64>::kBytes);

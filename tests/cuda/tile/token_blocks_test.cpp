@@ -58,8 +58,8 @@ void expect_equal(const TokenBlocks& blocks, const P& expected) {
   }
 }
 
-/// Every slot by definition, those beyond the block's too: slot (f, y, x) of block (i, j, k), both
-/// in raster order, is the cell at their sum. Every token is in exactly one.
+/// Checks every slot by the definition, including slots outside the block. Slot (f, y, x) of block
+/// (i, j, k), both in raster order, is the cell at their sum. Every token is in exactly one slot.
 void expect_definition(const GridShape& size, const GridShape& block) {
   const TokenBlocks blocks = blocks_of(size, block);
   const auto count = [&](int axis) { return (size[axis] + block[axis] - 1) / block[axis]; };
@@ -170,7 +170,7 @@ namespace divisor_tests {
 
 constexpr std::int32_t kLargest = std::numeric_limits<std::int32_t>::max();
 
-/// n / d for every n of a range.
+/// True if the divisor has the quotient n / d for every n of a range.
 constexpr bool divides(std::int32_t d, std::int32_t first, std::int32_t last) {
   const Divisor divisor(d);
   if (divisor.value() != d) return false;
@@ -192,7 +192,7 @@ static_assert(Divisor().value() == 1 && Divisor().quotient(kLargest) == kLargest
 static_assert(Divisor(kLargest).quotient(kLargest) == 1);
 static_assert(Divisor(kLargest).quotient(kLargest - 1) == 0);
 
-/// At the only places where a quotient changes: around multiples of d.
+/// Checks quotients around multiples of d, the only places where a quotient changes.
 void expect_exact_around(std::int32_t d, std::int64_t multiple) {
   const Divisor divisor(d);
   for (std::int64_t n = multiple * d - 1; n <= multiple * d + 1; ++n) {
@@ -241,9 +241,9 @@ TEST(Divisor, IsExactForRandomNumbers) {
   }
 }
 
-// The header's proof, with the smallest multiplier that reaches 2^(31 + l) / d: the remainder
-// r = m d - 2^(31 + l) has 0 <= r < d <= 2^l, so that n m / 2^(31 + l) exceeds n / d by less than
-// n r / (d 2^(31 + l)) < 1 / d; and m is a number of 32 bits.
+// The header's proof, with the smallest multiplier m of at least 2^(31 + l) / d. The remainder r =
+// m d - 2^(31 + l) has 0 <= r < d <= 2^l. So n m / 2^(31 + l) exceeds n / d by less than n r / (d
+// 2^(31 + l)) < 1 / d. m has 32 bits.
 constexpr bool proof_holds(std::uint64_t d) {
   const int l = static_cast<int>(std::bit_width(d - 1));
   const std::uint64_t power = std::uint64_t{1} << (31 + l);

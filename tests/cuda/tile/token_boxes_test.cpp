@@ -20,8 +20,8 @@ ConstTokenTensor tensor_of(bool tokens_first, std::int64_t n, std::int64_t h, st
   return {memory, n * h * row, n * row, row};
 }
 
-/// Bytes from the base to row `row` of the box that begins at `at`, or -1 outside the tensor: what
-/// the copy engine does.
+/// Returns the bytes from the base to row `row` of the box that begins at `at`, or -1 outside the
+/// tensor, as the copy engine computes them.
 std::int64_t row_of(const TensorBox& box, const BoxOrigin& at, std::int32_t row) {
   std::int64_t offset = 2 * std::int64_t{at.x[0]};
   for (int i = 1; i < 5; ++i) {
@@ -34,8 +34,8 @@ std::int64_t row_of(const TensorBox& box, const BoxOrigin& at, std::int32_t row)
   return offset;
 }
 
-/// Every slot of every block of every head is where the boxes say; boxes are ones that the driver
-/// takes.
+/// Expects that boxes contain every slot of every block of every head, and that the driver accepts
+/// the boxes.
 void expect_tiles(const TokenBlocks& blocks, const ConstTokenTensor& tensor, std::int32_t width,
                   std::int32_t heads, std::int32_t batch, std::int32_t most_rows) {
   TokenBoxes boxes;

@@ -29,7 +29,7 @@ static_assert(BlockTokens{kImage, kImage.origin(3), 0}(2) == -1);  // column 5
 static_assert(BlockTokens{kImage, kImage.origin(3), 3}(1) == 19);  // from slot 3 on
 static_assert(BlockTokens{kImage, kImage.origin(3), 3}(3) == -1);  // slot 6 of 6
 
-/// Rows of `width` numbers, `gap` numbers apart from each other; each number tells its place.
+/// Rows of `width` numbers with gaps of `gap` numbers. Every number encodes its place.
 struct Rows {
   std::int64_t width, gap, count;
   Array<bfloat16> numbers;
@@ -47,7 +47,7 @@ struct Rows {
   }
 };
 
-/// Copies rows of tokens into a tile and writes them to other memory from there.
+/// Copies rows of tokens into a tile, and from the tile to other memory.
 template <class Tile, int kThreads, class Tokens>
 void expect_moved(const Tokens& tokens, std::int64_t count, std::int64_t gap) {
   Rows from(count, Tile::kColumns, gap, true), to(count, Tile::kColumns, gap, false);

@@ -14,7 +14,7 @@ namespace {
 
 namespace finite_check_tests {
 
-/// Of all numbers, in each place of four pairs beside the greatest finite one.
+/// Tries every number in each place of four pairs whose other numbers are the greatest finite one.
 template <class T>
 void expect_found() {
   constexpr std::uint32_t kGreatest = std::is_same_v<T, bfloat16> ? 0x7F7F : 0x7BFF;
@@ -81,7 +81,7 @@ void expect_product(std::uint32_t at, std::uint32_t column, double special) {
       return std::uint32_t{cuda_test::from_double<T>(c < 16 ? weight(r, c) : 0).bits};
     });
     cuda_test::fill_tile(values, lane, [&](std::uint32_t row, std::uint32_t c) {
-      // Rows before and behind the 16 are of others.
+      // Rows before and after the 16 belong to other products.
       const bool own = 16 <= row && row < 32;
       return std::uint32_t{
           cuda_test::from_double<T>(own ? own_value(row - 16, c) : cuda_test::kNan).bits};
