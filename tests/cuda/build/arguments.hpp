@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The call that prepared.cu and package.cu make, and how long one takes.
+/// Arguments of the call in prepared.cu and package.cu, and the time of a call.
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,7 @@ namespace stand_in {
 using mhla::Index;
 using T = Eigen::bfloat16;
 
-/// 12 heads of a sequence in blocks of 64, [B, N, H, 64]. Addresses that nobody follows.
+/// A sequence with 12 heads in blocks of 64, [B, N, H, 64]. Nothing reads the addresses.
 struct Arguments {
   static constexpr Index kTokens = 4096, kBlocks = 64, kHeads = 12;
 
@@ -38,7 +38,7 @@ struct Arguments {
   mhla::cuda::Device device{mhla::cuda::Arch::kSm90a, 132};
 };
 
-/// What was asked for since the last time.
+/// Returns and clears the count of CUDA calls.
 inline stand_in::Calls asked() { return std::exchange(stand_in::calls, {}); }
 
 template <class Work>

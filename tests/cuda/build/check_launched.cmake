@@ -1,5 +1,5 @@
-# Every kernel that the launch layer offers for WIDTHS (launched.cu) is an entry function of a unit,
-# for one of the architectures: of those that check_unit.cmake has left in WORK.
+# Checks that every kernel of the launch layer for WIDTHS (launched.cu) is an entry function of a
+# unit for one of the architectures. check_unit.cmake leaves these units in WORK.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -13,7 +13,7 @@ execute_process(COMMAND ${NVCC} -std=c++20 -I ${SOURCE}/include -I ${SOURCE}/tes
                         -o ${list}
                 COMMAND_ERROR_IS_FATAL ANY)
 
-# A kernel's name in both mangled names: launched<Kernel> and entry<Kernel, 128, ...>.
+# Matches a kernel's name in both mangled names: launched<Kernel> and entry<Kernel, 128, ...>.
 set(checked "")
 file(GLOB units ${WORK}/*_${WIDTHS}_sm*.ptx)
 if(WIDTHS STREQUAL 128x256)  # gradients multiply halves of the values

@@ -1,6 +1,6 @@
-# Compiles UNIT for ARCH (80 or 90a) with NVCC, to PTX and from there to a cubin, and has CHECK look
-# at both and at the report of ptxas. WIDTHS is DxE, what entry.cuh calls kWidth and kValueWidth. A
-# CASE of refused.cuh must be refused, for the reason that UNIT says; with CONTROL all must pass.
+# Compiles UNIT for ARCH (80 or 90a) with NVCC to PTX, and the PTX to a cubin. CHECK then checks
+# both and the report of ptxas. WIDTHS is DxE: kWidth and kValueWidth of entry.cuh. A CASE of
+# refused.cuh must be refused for the reason in UNIT. With CONTROL all cases must pass.
 
 cmake_minimum_required(VERSION 3.25)
 

@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// Instructions of each entry function of a cubin, counted without a disassembler: a cubin is an
-/// ELF file with the code of function F in section .text.F, and the low 12 bits of each instruction
-/// of 16 bytes say which one it is. Source of the numbers: the output of nvdisasm -hex for sm_80
-/// and sm_90a.
+/// Counts the instructions of each entry function of a cubin without a disassembler. A cubin is an
+/// ELF file with the code of function F in section .text.F. The low 12 bits of each instruction of
+/// 16 bytes are its opcode. Source of the opcodes: the output of nvdisasm -hex for sm_80 and
+/// sm_90a.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,7 @@ inline int count(const Histogram& histogram, Opcode opcode) {
   return found == histogram.end() ? 0 : found->second;
 }
 
-/// A number of an ELF file, which has them little-endian.
+/// Reads a little-endian number of an ELF file.
 template <class Number>
 Number number_at(const std::string& file, std::size_t at) {
   Number number;

@@ -1,5 +1,5 @@
-// What CUDA 12.1 does not have, the host code does not need there: with the newest headers, of
-// which what is newer cannot be used.
+// Compiles the host code with CUDA 12.1's version number. Newer functions are renamed, so that any
+// use is an error.
 
 #include <cuda_runtime.h>
 #undef CUDART_VERSION

@@ -12,7 +12,7 @@
 
 namespace mhla::cuda::build {
 
-/// What the unit is compiled for.
+/// The architecture that the unit is compiled for.
 inline constexpr Arch kTarget = MHLA_ARCH == 80 ? Arch::kSm80 : Arch::kSm90a;
 
 #if defined(MHLA_WIDTH)
@@ -20,7 +20,7 @@ inline constexpr int kWidth = MHLA_WIDTH;             // D
 inline constexpr int kValueWidth = MHLA_VALUE_WIDTH;  // E
 #endif
 
-/// What the kernel plans with; what it does not say is what launch bounds allow.
+/// Registers per thread in the kernel's plan; by default, as many as the launch bounds allow.
 template <class K>
 constexpr int registers_of() {
   if constexpr (requires { K::kRegisters; }) {
@@ -30,7 +30,7 @@ constexpr int registers_of() {
   }
 }
 
-/// Bytes of dynamic shared memory; of kernels that ask for it at run time the most that there is.
+/// Bytes of dynamic shared memory, or the largest possible if the kernel asks at run time.
 template <class K>
 constexpr int shared_bytes_of() {
   if constexpr (requires { K::kSharedBytes; }) {
@@ -40,7 +40,7 @@ constexpr int shared_bytes_of() {
   }
 }
 
-/// The names of the last arguments: plan.hpp.
+/// Entry function of a kernel. Plan (plan.hpp) explains the last template arguments.
 template <class K, int kThreads, int kBlocks, int kRegisters, int kSharedBytes, int kNeeds,
           int kFences>
 __global__ void __launch_bounds__(kThreads, kBlocks)

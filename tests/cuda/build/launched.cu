@@ -1,5 +1,4 @@
-// The kernels that the launch layer offers, as empty functions with their names:
-// check_launched.cmake.
+// Empty functions named after the kernels of the launch layer, for check_launched.cmake.
 
 #include "cuda/build/entry.cuh"
 #include "mhla/cuda/launch/forms.cuh"
@@ -11,7 +10,7 @@ namespace mhla::cuda::build {
 template <class K>
 __global__ void launched() {}
 
-/// Takes kernels as Stream does.
+/// A stream that instantiates the empty functions of the launched kernels.
 struct Listing {
   template <class Kernel>
   void run(const typename Kernel::Params&, std::int32_t, Start = Start::kInOrder) const {

@@ -1,5 +1,5 @@
-// Prepared calls of the package for PyTorch (examples/torch/csrc/cuda): what they ask of CUDA, and
-// what of the host's time is its own and the library's.
+// Tests prepared calls of the package for PyTorch (examples/torch/csrc/cuda): their CUDA calls, and
+// the host time of the package and of the library.
 
 #include <cstddef>
 #include <cstdio>
@@ -11,7 +11,7 @@
 namespace stand_in {
 namespace {
 
-/// The same as the package calls it.
+/// Runs a call as the package does.
 struct Package {
   using Forms = mhla_torch::Forms<T, 64, 64>;
   Arguments a;
@@ -39,7 +39,7 @@ struct Package {
   }
 };
 
-/// Calls of the same layout ask CUDA nothing, also with others in between, and others do.
+/// Expects CUDA queries only for the first call of each layout, in any order of layouts.
 void check(bool causal) {
   const Package one{{}, causal};
   Package other = one, scaled = one, twice = one;

@@ -5,10 +5,10 @@
 
 namespace stand_in {
 
-/// Expects that calls of layouts that were made before ask CUDA nothing.
+/// Expects that calls of known layouts query CUDA for nothing.
 void check_package();
 
-/// Prints what a call costs the host.
+/// Prints the host time of a call.
 void time_package();
 
 }  // namespace stand_in

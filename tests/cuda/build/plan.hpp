@@ -1,14 +1,15 @@
 #pragma once
 
 /// \file
-/// What a kernel plans with, and what a multiprocessor has for it.
+/// The plan of a kernel, and the resources of a multiprocessor.
 
 #include <algorithm>
 #include <cstdint>
 
 namespace mhla::cuda::build {
 
-/// Instructions that a kernel is made of. It has those it names and no other ones of the list.
+/// Instructions of a kernel. A kernel has all instructions that it names, and no others of this
+/// list.
 enum Needs : int {
   kMma = 1,             ///< mma.sync
   kWgmma = 2,           ///< wgmma
@@ -24,21 +25,21 @@ enum Needs : int {
 /// The last template arguments of an entry function, in their order.
 struct Plan {
   int threads;
-  int blocks;  ///< of a multiprocessor
+  int blocks;  ///< per multiprocessor
   int registers;
   int shared_bytes;
   int needs;
-  int fences;  ///< fence.proxy.async in the code, at least
+  int fences;  ///< least number of fence.proxy.async in the code
 };
 
-/// Registers a thread may have so that `blocks` blocks fit: 65536 in units of 8 a thread, at most
+/// Most registers per thread that let `blocks` blocks fit: 65536 in units of 8 per thread, at most
 /// 255.
 constexpr int register_limit(int threads, int blocks) {
   return std::min(65536 / (threads * blocks) / 8 * 8, 255);
 }
 
-/// Shared memory in bytes: what a block may have, and what all of a multiprocessor's have together,
-/// where each takes 1024 more.
+/// Shared memory in bytes: the limit of a block, and of all blocks of a multiprocessor, each of
+/// which takes 1024 bytes more.
 struct SharedMemory {
   int block;
   int multiprocessor;

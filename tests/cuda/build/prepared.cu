@@ -1,6 +1,5 @@
-// Prepared calls (attention/prepared.cuh): what they ask of CUDA, counted by a runtime that stands
-// in for it, and what of the host's time is the library's own. A driver's share cannot be seen
-// here.
+// Tests prepared calls (attention/prepared.cuh): their CUDA calls, counted by a stand-in for the
+// runtime, and the library's host time. The time of the driver is not included.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +18,7 @@
 
 constexpr mhla::Index kBlocks = stand_in::Arguments::kBlocks;
 
-/// The second of three ranks of the same arguments.
+/// The second of three ranks, all with the same arguments.
 class MiddleRank {
  public:
   struct Transfer {
@@ -51,8 +50,8 @@ class MiddleRank {
     return note(arrays, rows);
   }
 
-  std::vector<int> launches_before;  ///< of every transfer since it was cleared
-  std::size_t received = 0;          ///< since it was 0
+  std::vector<int> launches_before;  ///< before each transfer since the last clear()
+  std::size_t received = 0;          ///< bytes since the last reset
 
  private:
   Transfer note(std::span<const mhla::distributed::SharedRows> arrays, mhla::Index rows) {
@@ -133,7 +132,7 @@ void check_gradient(Arguments a) {
   expect(asked().launches == 0, "launches before it refuses");
 }
 
-/// A form over ranks: what a run launches before its summaries travel and after, and refuses.
+/// Checks the launches before and after the transfers of a form over ranks, and its refusals.
 template <class Call>
 void check_distributed(Call& call, MiddleRank& ranks, Arguments a, const std::string& refusal) {
   const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace); };
@@ -152,7 +151,7 @@ void check_distributed(Call& call, MiddleRank& ranks, Arguments a, const std::st
   ranks.launches_before.clear();
   ranks.received = 0;
   run();
-  // All groups of heads are summarised, each sent at once, before the first one is mixed.
+  // All groups of heads are summarised, and each is sent at once, before the first group is mixed.
   const int groups = static_cast<int>(ranks.launches_before.size());
   expect(groups > 1 && asked().launches == 3 * groups, "launches of a rank");
   for (int g = 0; g < groups; ++g) {
@@ -207,8 +206,8 @@ void check_refusals(Call& call) {
   expect(!refusal(call, small).empty(), "takes a workspace that is too small");
 }
 
-/// Kernels of sm_80 where the program has those of sm_90a, the reverse, and a device without the
-/// shared memory of a kernel.
+/// Prepares kernels of sm_80 in a program with kernels of sm_90a, the reverse, and a device with
+/// too little shared memory.
 void check_other_devices(const Arguments& a) {
   using mhla::cuda::Arch;
   const auto prepare = [&](const mhla::cuda::Device& device) {
@@ -242,7 +241,7 @@ void check_other_devices(const Arguments& a) {
          "said: " + small);
 }
 
-/// A form as a function: it asks for what a prepared call asks for first.
+/// Checks that a function makes the CUDA calls of a prepared call's first run.
 template <class Form>
 void check_function(const Form& form, const Arguments& a, const std::string& name) {
   asked();

@@ -10,7 +10,7 @@
 
 namespace mhla::cuda::build {
 
-/// Where the braces that open at `begin` are closed, or the text's end.
+/// Returns the place of the closing brace for the brace at `begin`, or the end of the text.
 inline std::size_t end_of_braces(const std::string& text, std::size_t begin) {
   int open = 0;
   for (std::size_t at = begin; at < text.size(); ++at) {
@@ -20,7 +20,7 @@ inline std::size_t end_of_braces(const std::string& text, std::size_t begin) {
   return text.size();
 }
 
-/// Name -> body.
+/// Returns the body of each entry function by name.
 inline std::map<std::string, std::string> entries_of(const std::string& ptx) {
   std::map<std::string, std::string> entries;
   constexpr std::string_view kKeyword = ".entry ";
@@ -36,7 +36,7 @@ inline std::map<std::string, std::string> entries_of(const std::string& ptx) {
   return entries;
 }
 
-/// Occurrences of an instruction: of its first words.
+/// Counts the occurrences of an instruction by its first words.
 inline int count(const std::string& text, std::string_view instruction) {
   int found = 0;
   for (std::size_t at = text.find(instruction); at != std::string::npos;

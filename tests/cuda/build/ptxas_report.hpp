@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// What ptxas -v says of each entry function, and what it complains of.
+/// The report of ptxas -v on each entry function, with its complaints.
 
 #include <istream>
 #include <map>
@@ -20,7 +20,7 @@ struct Resources {
 
 struct PtxasReport {
   std::map<std::string, Resources> entries;
-  std::vector<std::string> functions;   ///< others: what was not inlined
+  std::vector<std::string> functions;   ///< other functions, which were not inlined
   std::vector<std::string> complaints;  ///< warnings, errors, and lines with a number C7xxx
 };
 
@@ -32,7 +32,7 @@ inline PtxasReport read_report(std::istream& in) {
   static const std::regex used_line("Used ([0-9]+) registers");
   static const std::regex shared_part("([0-9]+) bytes smem");
   static const std::regex complaint("C7[0-9]{3}|warning|error|fatal", std::regex::icase);
-  // The compiler's names may hold any of those words.
+  // Names may contain any of those words.
   static const std::regex names("'[^']*'|Function properties for .*");
   PtxasReport report;
   std::string entry, function, line;

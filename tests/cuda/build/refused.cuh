@@ -1,13 +1,13 @@
 #pragma once
 
 /// \file
-/// Kernels that the checks must refuse. A case is a functor of whether it is right: refused as it
-/// is not, accepted as it is. Its line in the file says what the refusal must say:
+/// Kernels that the checks must refuse. A case is a template with a bool: refused if false,
+/// accepted if true. Its line in the file gives the text of the refusal:
 ///
 ///     // expect Case: <regex>
 ///
-/// A file is compiled for each case, -DMHLA_CASE=Case -DMHLA_PLANT_Case, and once for all of them
-/// as they are right, -DMHLA_CONTROL.
+/// A file is compiled once per case, with -DMHLA_CASE=Case -DMHLA_PLANT_Case, and once with
+/// -DMHLA_CONTROL for the accepted versions of all cases.
 
 #include <cstdint>
 #include <tuple>
@@ -20,11 +20,11 @@
 
 namespace mhla::cuda::build {
 
-/// What a case does not say otherwise.
+/// Defaults of a case.
 struct Planted {
   struct Params {
     float* data;
-    std::uint64_t b;  // a descriptor, or a count
+    std::uint64_t b;  // a descriptor or a count
   };
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
@@ -33,7 +33,7 @@ struct Planted {
   static constexpr int kNeeds = 0, kFences = 0;
 };
 
-/// The thread's numbers lie kThreads apart.
+/// Returns the thread's first number. Numbers of a thread are kThreads apart.
 MHLA_DEVICE float* own(const Planted::Params& p) { return p.data + ptx::tid_x(); }
 
 template <class K>

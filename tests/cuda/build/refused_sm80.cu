@@ -47,7 +47,7 @@ struct UnplannedInstruction : Planted {
   }
 };
 
-/// kCount numbers live at a time: ptxas cannot know that none is read where one was written.
+/// Keeps kCount numbers live at a time, because `from` and `to` may overlap.
 template <int kCount, int kStride>
 MHLA_DEVICE void reverse(const Planted::Params& p) {
   const float* const from = own(p);
@@ -76,7 +76,7 @@ struct Spills : Planted {
   MHLA_DEVICE void operator()(const Params& p) const { reverse<kRight ? 16 : 96, 1024>(p); }
 };
 
-// An array indexed at run time, which registers cannot be.
+// An array indexed at run time, which cannot be in registers.
 // expect StackFrame: has a stack frame of
 template <bool kRight>
 struct StackFrame : Planted {
@@ -107,7 +107,7 @@ using SharedMemoryOfTwo = Sharing<(kRight ? 81 : 82) * 1024, 2>;
 template <bool kRight>
 using SharedMemoryOfABlock = Sharing<shared_limit(Arch::kSm80) + (kRight ? 0 : 16), 1>;
 
-// What nvcc warns of.
+// A variable that nvcc warns about.
 // expect Warning: declared but never referenced
 template <bool kRight>
 struct Warning : Planted {

@@ -24,7 +24,7 @@ struct PlantedProducts : Planted {
   }
 };
 
-// wgmma reads what threads have stored without a fence.
+// wgmma reads data that threads stored without a fence.
 // expect FewerFences: has 0 fence.proxy.async in its PTX, planned at least 1
 template <bool kRight>
 struct FewerFences : PlantedProducts {
@@ -42,7 +42,7 @@ struct FewerFences : PlantedProducts {
   }
 };
 
-// A operands written after the group began, until ptxas adds a beginning.
+// A operands are written after the group began; ptxas adds a fence.
 // expect MissingBegin: C7519
 template <bool kRight>
 struct MissingBegin : PlantedProducts {
@@ -59,7 +59,7 @@ struct MissingBegin : PlantedProducts {
   }
 };
 
-// Sums that are read while wgmma may still write them, until ptxas adds the wait.
+// Sums are read while wgmma may still write them; ptxas adds a wait.
 // expect MissingWait: C7517
 template <bool kRight>
 struct MissingWait : PlantedProducts {
@@ -74,7 +74,7 @@ struct MissingWait : PlantedProducts {
   }
 };
 
-// A group of wgmma that a function's end cuts in two, which makes ptxas run them one by one.
+// A function call cuts a group of wgmma in two; ptxas serialises the group.
 // expect Serialized: C7510
 template <bool kRight>
 __device__ __noinline__ void multiply_apart(float (&c)[8][4], std::uint64_t b) {
@@ -99,7 +99,7 @@ struct Serialized : PlantedProducts {
   }
 };
 
-// A kernel that begins early and does not wait for the one before.
+// A kernel of a programmatic dependent launch that does not wait for the previous kernel.
 // expect MissingGridWait: has no griddepcontrol.wait
 template <bool kRight>
 struct MissingGridWait : Planted {
@@ -111,7 +111,7 @@ struct MissingGridWait : Planted {
   }
 };
 
-// Registers handed from warp to warp by a kernel whose launch bounds do not fix how many it has.
+// Warps exchange registers, but the launch bounds do not fix the number of registers.
 // expect RegistersNotKnown: C7508
 template <bool kRight>
 struct RegistersNotKnown : Planted {

@@ -1,4 +1,4 @@
-// Checks what nvcc made of a unit of kernels against the plans in their names (entry.cuh):
+// Checks the code of a unit of kernels against the plans in their names (entry.cuh):
 //
 //     report_check ARCH REPORT PTX CUBIN [TABLE UNIT]
 //
@@ -7,7 +7,7 @@
 // TABLE has the number of instructions of each kernel of UNIT (instruction_table.hpp). With
 // MHLA_WRITE_INSTRUCTIONS in the environment the numbers are written there instead.
 //
-// Prints a line for each kernel and one for each breach; ends with 1 if there is one.
+// Prints a line for each kernel and for each breach. The exit status is 1 after a breach.
 
 #include <cxxabi.h>
 
@@ -40,7 +40,7 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
-/// As the source has it, without the parameters.
+/// Returns the name in the source, without the parameters.
 std::string readable(const std::string& name) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// A CUDA runtime that stands in for the real one (runtime.cpp): one device, no kernel ever runs,
-/// and what is asked of it is counted.
+/// A stand-in for the CUDA runtime (runtime.cpp) with one device. It runs no kernel and counts
+/// calls.
 
 #include <iostream>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace stand_in {
 
-/// The code for the device has blocks of up to so many threads: how the library knows which of its
-/// kernels it has (launch/device.cuh).
+/// Most threads per block of the device's code, by which the library recognises the architecture of
+/// its kernels (launch/device.cuh).
 inline int most_threads = 0;
 
 struct Calls {

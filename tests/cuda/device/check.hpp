@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Tests without a framework, so that they build where there is only CUDA: expectations that count,
+/// Tests without a framework, which build if only CUDA is there: expectations that count failures,
 /// and a program that runs functions by name.
 
 #include <cuda_runtime.h>
@@ -16,7 +16,7 @@
 
 namespace device_test {
 
-/// Returned by a program that cannot run its tests: ctest reports them as skipped.
+/// Exit status of a program that cannot run its tests. ctest reports them as skipped.
 inline constexpr int kSkipped = 77;
 
 inline int& failures() {
@@ -24,13 +24,13 @@ inline int& failures() {
   return count;
 }
 
-/// Prints and counts what is not so; the first lines only.
+/// Counts failed expectations and prints the first 20.
 inline void expect(bool so, const std::string& what) {
   if (so) return;
   if (++failures() <= 20) std::printf("  FAILED: %s\n", what.c_str());
 }
 
-/// Where random numbers begin: MHLA_TEST_SEED, or 1.
+/// First seed of random numbers: MHLA_TEST_SEED, or 1.
 inline std::uint64_t first_seed() {
   const char* const seed = std::getenv("MHLA_TEST_SEED");
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1;
@@ -41,14 +41,14 @@ struct Test {
   void (*run)();
 };
 
-/// Of widths and types those that are tested, such as "bfloat16_64_64"; all of them if empty.
+/// Type and widths of the tests, such as "bfloat16_64_64", or empty for all.
 inline std::string& kind() {
   static std::string text;
   return text;
 }
 
-/// Runs tests one after another; with an argument those whose names contain it, with a second one
-/// of that kind(). --list prints their names instead.
+/// Runs tests one after another. The first argument selects tests whose names contain it, the
+/// second sets kind(). --list prints the names instead.
 inline int run_tests(std::initializer_list<Test> tests, int count, char** arguments) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (count > 1 && std::strcmp(arguments[1], "--list") == 0) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Memory of a device between two guard zones. All bytes begin as 0xFF, which is NaN in every type.
+/// Memory of a device between two guard zones. All bytes start as 0xFF, which is NaN in every type.
 
 #include <cuda_runtime.h>
 
@@ -23,7 +23,7 @@ class DeviceBytes {
     expect_success(cudaMemset(begin_, 0xFF, bytes + 2 * kGuard), "cudaMemset");
     expect_success(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
-  /// A copy of host memory.
+  /// Copies host memory.
   DeviceBytes(const void* host, std::size_t bytes) : DeviceBytes(bytes) { upload(host); }
   DeviceBytes(DeviceBytes&& other) noexcept
       : bytes_(other.bytes_), begin_(std::exchange(other.begin_, nullptr)) {}
@@ -37,7 +37,7 @@ class DeviceBytes {
   unsigned char* data() { return begin_ + kGuard; }
   std::size_t size() const { return bytes_; }
 
-  /// Both wait for the device.
+  /// upload() and download() wait for the device.
   void upload(const void* host) {
     expect_success(cudaMemcpy(data(), host, bytes_, cudaMemcpyHostToDevice), "cudaMemcpy");
     expect_success(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -72,7 +72,7 @@ class DeviceBytes {
   unsigned char* begin_ = nullptr;
 };
 
-/// A stream of its own.
+/// A new CUDA stream.
 class Stream {
  public:
   Stream() {

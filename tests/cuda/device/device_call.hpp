@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A call of a form with its tensors on the device, and the comparison of what comes back with the
+/// A call of a form with its tensors on the device, and the comparison of its results with the
 /// CPU's form in double.
 
 #include <cmath>
@@ -20,11 +20,11 @@ namespace device_test {
 using cuda_test::Call;
 using cuda_test::CallShape;
 
-/// Of the norm of a head's outputs. The bound of reference.hpp is that of the worst case; errors of
-/// independent roundings are far below it, wrong outputs are not.
+/// Largest error, relative to the norm of a head's outputs. The worst-case bound of reference.hpp
+/// is far above errors of independent roundings; wrong outputs exceed this limit.
 inline constexpr double kLargestError = 0.03;
 
-/// What a call is, for messages.
+/// Describes a call, for messages.
 inline std::string text(const CallShape& s, const char* form, mhla::cuda::Arch arch) {
   const auto axes = [](const mhla::GridShape& g) {
     return std::to_string(g[0]) + "x" + std::to_string(g[1]) + "x" + std::to_string(g[2]);
@@ -39,7 +39,7 @@ inline std::string text(const CallShape& s, const char* form, mhla::cuda::Arch a
          (s.gated ? " gated" : "");
 }
 
-/// Compares the outputs of a head, output(t, e), with what they must be.
+/// Compares the outputs of a head, output(t, e), with the expected ones.
 template <class Output>
 bool head_is_right(const std::string& text, int b, int h, const cuda_test::Expected& exact,
                    Output&& output) {
@@ -50,7 +50,7 @@ bool head_is_right(const std::string& text, int b, int h, const cuda_test::Expec
       const double difference = std::abs(o - exact.o(t, e));
       error += difference * difference;
       norm += exact.o(t, e) * exact.o(t, e);
-      if (difference <= exact.bound(t, e)) continue;  // not so for NaN
+      if (difference <= exact.bound(t, e)) continue;  // false for NaN
       expect(false, text + ": o(" + std::to_string(b) + "," + std::to_string(t) + "," +
                         std::to_string(h) + "," + std::to_string(e) + ") is " + std::to_string(o) +
                         ", expected " + std::to_string(exact.o(t, e)) + " within " +
@@ -64,7 +64,7 @@ bool head_is_right(const std::string& text, int b, int h, const cuda_test::Expec
   return relative <= kLargestError;
 }
 
-/// A random call on the device. Input tensors lie between guard zones, the output is NaN at first.
+/// A random call on the device. Input tensors lie between guard zones; the output starts as NaN.
 template <class T, int D, int E>
 class DeviceCall {
  public:
@@ -82,7 +82,7 @@ class DeviceCall {
         key_angles_(host_.key_angles.raw(), host_.key_angles.bytes()),
         call_(make_call()) {}
 
-  /// Plans for a device, with nothing computed so far.
+  /// Plans for a device and poisons the output.
   void plan_for(mhla::cuda::Device device) {
     call_.device = device;
     if constexpr (D != 72) {
@@ -105,15 +105,16 @@ class DeviceCall {
     }
     Forms<T, D, E>::run(call_, stream);
   }
-  /// NaN everywhere, as before the first run; what workspaces held is gone too.
+  /// Fills output and workspace with NaN, as before the first run.
   void poison() {
     o_.poison();
     workspace_.poison();
   }
-  /// All bytes of the output tensor.
+  /// Returns all bytes of the output tensor.
   std::vector<unsigned char> output() { return o_.contents(); }
 
-  /// Compares all outputs with the definition, inputs and surroundings with what they were.
+  /// Compares outputs with the definition, and inputs and guard zones with their values before the
+  /// run.
   void expect_right() {
     o_.download(host_.o.raw());
     if (exact_.empty()) find_exact();
@@ -196,8 +197,8 @@ class DeviceCall {
   std::vector<cuda_test::Expected> exact_;  // of every head
 };
 
-/// Devices whose kernels this one can run, with `multiprocessors` for the plan: itself, one with
-/// kernels of sm_80, and one with the least shared memory.
+/// Returns devices whose kernels this device can run, planned for `multiprocessors`: itself, one
+/// with kernels of sm_80, and one with the least shared memory.
 inline std::vector<mhla::cuda::Device> targets(std::int32_t multiprocessors) {
   using mhla::cuda::Arch, mhla::cuda::kLeastShared;
   mhla::cuda::Device own = current_device();

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The tensors of a FormCall or StreamCall as the library's arguments, and a FormCall as one call.
-/// For nvcc.
+/// Converts the tensors of a FormCall or StreamCall to the library's arguments, and runs a
+/// FormCall. For nvcc.
 
 #include "cuda/device/forms.hpp"
 #include "mhla/cuda/attention/bidirectional.cuh"
@@ -34,7 +34,7 @@ TensorView<Number> view(const mhla::cuda::BasicTokenTensor<Byte>& x, Index batch
           {x.batch_stride / 2, x.token_stride / 2, x.head_stride / 2, 1}};
 }
 
-/// q, k and v.
+/// Inputs q, k and v of a call.
 template <class T, int D, int E, class Call>
 mhla::cuda::Inputs<number_t<T>> inputs(const Call& c, Index queries, Index keys) {
   using Number = const number_t<T>;
@@ -43,7 +43,7 @@ mhla::cuda::Inputs<number_t<T>> inputs(const Call& c, Index queries, Index keys)
           view<Number>(c.v, c.batch, keys, c.heads, E)};
 }
 
-/// The same with the gain and the gate of a call.
+/// Inputs with the gain and the gate of a call.
 template <class T, int D, int E>
 mhla::cuda::Inputs<number_t<T>> inputs(const FormCall& c) {
   const Index queries = c.query_blocks.tokens();

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The library's forms on device memory, behind plain functions: forms.cu is compiled by nvcc, once
-/// for each (D, E) and type, the tests by the C++ compiler.
+/// Plain functions that call the library's forms on device memory. nvcc compiles forms.cu, once per
+/// (D, E) and type; the C++ compiler compiles the tests.
 
 #include <cuda_runtime.h>
 
@@ -27,8 +27,8 @@ struct FormCall {
   mhla::cuda::Device device;
   const float* gain = nullptr;          ///< [E]
   mhla::cuda::ConstTokenTensor gate{};  ///< [B, Nq, H, E]
-  const float* query_angles = nullptr;  ///< [Nq, D], of RotaryForms alone
-  const float* key_angles = nullptr;    ///< [Nk, D], likewise
+  const float* query_angles = nullptr;  ///< [Nq, D], only for RotaryForms
+  const float* key_angles = nullptr;    ///< [Nk, D], only for RotaryForms
 };
 
 /// Streams that take one token after another; tensors [B, 1, H, .].
@@ -44,7 +44,7 @@ struct StreamCall {
   const std::int32_t* sequence_of = nullptr;  ///< the items of a step, on the device
 };
 
-/// What of a cuda::Plan the tests look at.
+/// The parts of a cuda::Plan that tests compare.
 struct FormPlan {
   const char* form;  ///< its name; "split keys" for that kernel of the quadratic form
   std::size_t workspace_bytes;
@@ -59,7 +59,7 @@ struct Forms {
   static void start(const StreamCall& call, cudaStream_t stream);
   static void start(const StreamCall& call, std::int64_t sequence, cudaStream_t stream);
   static void step(const StreamCall& call, cudaStream_t stream);
-  /// Of calls whose tensors are [B, tokens, H, .], of sequences that have seen some.
+  /// Prefills of `tokens` tokens, with tensors [B, tokens, H, .], after `seen` tokens.
   static std::size_t prefill_bytes(const StreamCall& call, std::int64_t seen, std::int64_t tokens);
   static void prefill(const StreamCall& call, std::int64_t seen, std::int64_t tokens,
                       void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
@@ -72,7 +72,7 @@ struct RotaryForms {
   static void run(const FormCall& call, cudaStream_t stream);
 };
 
-/// cuda::current_device().
+/// Returns cuda::current_device().
 mhla::cuda::Device current_device();
 
 }  // namespace device_test

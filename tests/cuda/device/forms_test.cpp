@@ -1,5 +1,5 @@
-// Every form on a device, for all widths and types, against the CPU's form in double: random
-// inputs, poisoned outputs and workspaces, guard zones around all memory.
+// Tests of every form on a device, for all widths and types, against the CPU's form in double.
+// Inputs are random, outputs and workspaces are poisoned, and guard zones surround all memory.
 
 #include <set>
 #include <type_traits>
@@ -21,14 +21,14 @@ std::uint64_t next_seed() {
   return seed++;
 }
 
-/// The forms that ran, so that none is left out unnoticed.
+/// Names of the forms that ran, to detect a form that no test runs.
 std::set<std::string>& forms_seen() {
   static std::set<std::string> forms;
   return forms;
 }
 
-/// Runs a shape with all kernels that this device has. One multiprocessor for the plan makes fused
-/// forms worth while.
+/// Runs a shape with all kernels that this device has. A plan for one multiprocessor favours fused
+/// forms.
 template <class T, int D, int E>
 void check(const CallShape& shape, std::int32_t multiprocessors = 1) {
   const device_test::Stream stream;
@@ -69,7 +69,7 @@ void every_partition() {
     }
   });
   for (const char* form : {"quadratic", "fused", "three-stage"}) {
-    if (!device_test::kind().empty()) break;  // not every kind has all
+    if (!device_test::kind().empty()) break;  // a single kind may lack a form
     device_test::expect(forms_seen().count(form) == 1, std::string("no ") + form + " form ran");
   }
 }
@@ -156,11 +156,11 @@ void causal() {
   });
 }
 
-/// More blocks than fit beside a tile, so that m is streamed, and keys that are split over thread
+/// Cases with more blocks than fit beside a tile, so m is streamed, and with keys split over thread
 /// blocks.
 void many_blocks() {
   const std::int32_t all = device_test::current_device().multiprocessors;
-  bool splits = false;  // whether a kind has the kernel for it
+  bool splits = false;  // true if a kind has the kernel for split keys
   device_test::for_each_kind([&]<class T, int D, int E>() {
     splits = splits || (D == E && D != 72);
     for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
@@ -192,7 +192,7 @@ void many_blocks() {
   device_test::expect(!splits || forms_seen().count("split keys") == 1, "no call split its keys");
 }
 
-/// Features that turn: images, videos and sequences, with keys of their own.
+/// Rotated features of images, videos and sequences, with separate keys.
 void rotary() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     if constexpr (D != 72) {
@@ -231,7 +231,7 @@ void rotary() {
   });
 }
 
-/// Outputs that are normalised, gated, and of features that turn besides.
+/// Normalised and gated outputs, with and without rotated features.
 void gains_and_gates() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     for (const bool gated : {false, true}) {
@@ -280,7 +280,7 @@ void gains_and_gates() {
   });
 }
 
-/// More work than a device does at once, as models have it.
+/// Cases of a model's size, with more work than a device runs at once.
 void many_heads() {
   const std::int32_t all = device_test::current_device().multiprocessors;
   device_test::for_each_kind([&]<class T, int D, int E>() {

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The library's gradients on device memory, behind plain functions: gradients.cu is compiled by
-/// nvcc, once for each (D, E) and type.
+/// Plain functions that call the library's gradients on device memory. nvcc compiles gradients.cu,
+/// once per (D, E) and type.
 
 #include "cuda/device/forms.hpp"
 

@@ -1,5 +1,6 @@
-// Gradients on a device, for all widths and types, against the CPU's gradient in double: random
-// inputs, poisoned gradients and workspaces, guard zones around all memory, bits twice.
+// Tests of gradients on a device, for all widths and types, against the CPU's gradient in double.
+// Inputs are random, gradients and workspaces are poisoned, guard zones surround all memory, and
+// two runs have the same bits.
 
 #include "cuda/device/gradients.hpp"
 
@@ -18,7 +19,7 @@ using mhla::cuda::Denominator;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::Precision;
 
-/// A random call on the device, and its gradients on both sides.
+/// A random call, with its gradients from the device and from the CPU.
 template <class T, int D, int E>
 class DeviceGradient {
  public:
@@ -41,7 +42,7 @@ class DeviceGradient {
     for (int i = 0; i < 6; ++i) places_[i] = DeviceBytes(bytes[i]);
   }
 
-  /// Runs twice on a device, compares bits, and all gradients with the definition.
+  /// Runs twice on a device, and compares bits and all gradients with the definition.
   void check(mhla::cuda::Device device, cudaStream_t stream) {
     device_test::GradientFormCall call = make_call(device);
     const std::size_t bytes = device_test::GradientForms<T, D, E>::workspace_bytes(call);

@@ -1,4 +1,4 @@
-// Streaming steps on a device against the causal form of the CPU in double: every token of a
+// Tests of streaming steps on a device against the CPU's causal form in double: every token of a
 // stream, by steps and by replays of one captured step.
 
 #include <string>
@@ -18,7 +18,7 @@ using device_test::Stream;
 using mhla::cuda::Denominator;
 using mhla::cuda::Precision;
 
-/// Streams of some sequences, whose next token lies in buffers of its own.
+/// Streams of some sequences, with buffers for the next token.
 template <class T, int D, int E>
 class Steps {
  public:
@@ -42,13 +42,13 @@ class Steps {
     stream_.wait();
   }
 
-  /// Makes one sequence a new one.
+  /// Restarts one sequence.
   void start(int sequence) {
     device_test::Forms<T, D, E>::start(call_, sequence, stream_);
     stream_.wait();
   }
 
-  /// Steps have the tokens of these sequences from now on, one for each.
+  /// Assigns these sequences to the items of later steps, one per item.
   void exchange(const std::vector<std::int32_t>& sequence_of) {
     sequence_of_ = DeviceBytes(sequence_of.data(), sequence_of.size() * 4);
     call_.sequence_of = reinterpret_cast<const std::int32_t*>(sequence_of_.data());
@@ -56,7 +56,7 @@ class Steps {
 
   void step() { device_test::Forms<T, D, E>::step(call_, stream_); }
 
-  /// Takes token t by run(), with the output poisoned before.
+  /// Takes token t by run(), after poisoning the output.
   template <class Run>
   std::vector<T> take(int t, Run&& run) {
     load(t);
@@ -68,7 +68,7 @@ class Steps {
     return out;
   }
 
-  /// All tokens, [tokens][B * H * E].
+  /// Takes all tokens. Returns outputs [tokens][B * H * E].
   template <class Run>
   std::vector<std::vector<T>> take_all(Run&& run) {
     std::vector<std::vector<T>> outputs;
@@ -76,7 +76,7 @@ class Steps {
     return outputs;
   }
 
-  /// Tokens from `seen` on at once, behind `outputs` as take_all has them.
+  /// Prefills `count` tokens from `seen` on, and appends their outputs to `outputs`.
   void prefill(int seen, int count, std::vector<std::vector<T>>& outputs) {
     DeviceBytes q(host_.q.raw(), host_.q.bytes()), k(host_.k.raw(), host_.k.bytes());
     DeviceBytes v(host_.v.raw(), host_.v.bytes()), o(host_.o.bytes());
@@ -151,7 +151,7 @@ class Steps {
             nullptr};
   }
 
-  /// Token t of every sequence into the buffers; of the last one after the end.
+  /// Loads token t of every sequence into the buffers, or the last token if t is after the end.
   void load(int t) {
     const int token = std::min(t, tokens() - 1);
     const auto copy = [&](const cuda_test::Tensor<T>& from, DeviceBytes& to, int width) {
@@ -176,7 +176,7 @@ class Steps {
   DeviceBytes state_;
 };
 
-/// Whole blocks, as the capacity of a stream is.
+/// Tokens and block lengths. Tokens are whole blocks, because a stream's capacity is.
 const std::pair<int, int> kSizes[] = {{1, 1}, {5, 1}, {3 * 16, 16}, {3 * 49, 49}, {4 * 64, 64}};
 
 template <class F>
@@ -207,7 +207,7 @@ void steps_are_the_causal_form() {
     steps.expect_right(steps.take_all(step));
     expect(all_are_nan(steps.take(steps.tokens(), step)),
            steps.text() + ": an output after the last token is a number");
-    steps.start();  // again, in the same memory
+    steps.start();  // restarts in the same memory
     steps.expect_right(steps.take_all(step));
   });
 }
@@ -245,7 +245,7 @@ void sequences_stand_where_they_will() {
       same = same && same_bits(together[t], exchanged[t], together[t].size());
     }
     expect(same, steps.text() + ": other sequences give other bits");
-    steps.start(1);  // the first item; the other is at its end
+    steps.start(1);  // the first item; the other sequence is at its end
     const auto first = steps.take(0, step);
     expect(same_bits(first, together[0], first.size() / 2),
            steps.text() + ": a new sequence gives other bits");

@@ -1,4 +1,5 @@
-// How calls live in CUDA streams: the same bits each time, from graphs, and beside others; errors.
+// Tests of calls in CUDA streams: equal bits from every run, graph and thread, concurrent streams,
+// errors.
 
 #include <future>
 #include <string>
@@ -17,7 +18,7 @@ using device_test::expect_success;
 using device_test::Stream;
 using Bytes = std::vector<unsigned char>;
 
-/// A shape for every form, some of them with more blocks than a device runs at once.
+/// Shapes for every form, some with more blocks than a device runs at once.
 std::vector<CallShape> shapes() {
   std::vector<CallShape> all{{.batch = 16, .heads = 6, .tokens = 256, .block = 16},
                              {.batch = 2, .heads = 6, .tokens = {1, 23, 16}, .block = {1, 24, 4}},
@@ -87,7 +88,7 @@ void graphs_give_the_same_bits() {
   });
 }
 
-/// From a thread that has not called CUDA before.
+/// Another thread, which has not called CUDA before, runs each call.
 void any_thread_may_call() {
   const Stream stream;
   for_each_call([&](auto& call) {
@@ -99,7 +100,7 @@ void any_thread_may_call() {
   });
 }
 
-/// Two calls with their own memory, many times at once.
+/// Runs two calls with separate memory concurrently, many times.
 template <class T, int D, int E>
 void two_streams(const CallShape& a, const CallShape& b) {
   const Stream one, other;
@@ -133,7 +134,7 @@ void streams_do_not_disturb_each_other() {
   });
 }
 
-/// A stream whose capture was spoilt takes no kernels.
+/// A stream with a broken capture refuses kernels.
 void refused_launches_are_errors_with_a_text() {
   const Stream stream;
   DeviceCall<mhla::cuda::bfloat16, 64, 64> call({.tokens = 64, .block = 16}, 1);
@@ -152,13 +153,13 @@ void refused_launches_are_errors_with_a_text() {
   }
   expect(cudaPeekAtLastError() == cudaSuccess, "a refused launch left its error to others");
   cudaGraph_t graph = nullptr;
-  cudaStreamEndCapture(stream, &graph);  // ends in an error too
+  cudaStreamEndCapture(stream, &graph);  // also ends in an error
   cudaGetLastError();
   expect(message.rfind("mhla::cuda: cuda", 0) == 0 &&
              message.find(" failed: cudaErrorStreamCapture") != std::string::npos,
          "a refused launch said: \"" + message + "\"");
   call.poison();
-  call.run(stream);  // all is well again
+  call.run(stream);  // the stream works again
   call.expect_right();
 }
 

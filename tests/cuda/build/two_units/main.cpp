@@ -1,5 +1,5 @@
-// Two units in a program: whether each has what launches kernels for itself (DIFFERENT=1) or both
-// share it (0), and that a plan for other instructions than the program has is refused.
+// Tests a program of two units. Each has its own launch code (DIFFERENT=1), or both share it (0). A
+// plan for instructions that the program lacks is refused.
 
 #include <string>
 

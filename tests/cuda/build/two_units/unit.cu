@@ -1,4 +1,4 @@
-// What launches kernels, as one unit of a program has it: compiled twice (check_two_units.cmake).
+// The launch code of one unit of a program, compiled twice (check_two_units.cmake).
 
 #include <string>
 #include <typeinfo>

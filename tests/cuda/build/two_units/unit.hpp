@@ -1,18 +1,18 @@
 #pragma once
 
 /// \file
-/// A program of two units (unit.cu), with a CUDA runtime that stands in (runtime.hpp).
+/// A program of two units (unit.cu) with a stand-in for the CUDA runtime (runtime.hpp).
 
 #include <string>
 
 namespace two_units {
 
-/// Functions of mhla::cuda, as a unit has them.
+/// Functions of mhla::cuda in one unit.
 struct Unit {
   const void* current_device;
   const void* compiled_arch;
-  std::string stream;                 ///< the name of Stream
-  std::string (*launch)(bool sm90a);  ///< a kernel of a plan for sm_90a or sm_80; what was thrown
+  std::string stream;                 ///< name of the type Stream
+  std::string (*launch)(bool sm90a);  ///< launches a kernel of a plan; returns the error
 };
 
 template <int kNumber>
