@@ -1,10 +1,10 @@
 #pragma once
 
 /// \file
-/// What every layer with parameters of its own promises (layer/layer.hpp): backward adds the
-/// derivative of the forward; bits depend neither on threads, nor on strides, nor on other items of
-/// the batch, nor on whether the forward kept its record, nor on whose memory is used; a call with
-/// a workspace allocates nothing.
+/// Promises of every layer that has parameters (layer/layer.hpp). backward() adds the derivative of
+/// the forward. Bits depend neither on threads, nor on strides, nor on other items of the batch.
+/// They depend neither on a record kept by the forward nor on the memory used. A call with a
+/// workspace allocates nothing.
 ///
 /// A layer is tested through a type L with
 ///
@@ -13,7 +13,7 @@
 ///     static constexpr Index kRows   of an item; kBatch items are run
 ///     kCondition                     columns of the condition, if the layer has one
 ///
-/// Numbers are compared with the authors' own in golden_test.cpp.
+/// golden_test.cpp compares the numbers with the authors' code.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ struct AttentionLayerRun {
   explicit AttentionLayerRun(Index batch_ = L::kBatch) : layer(L::options()), batch(batch_) {
     Random rng(7);
     for (A& p : layer.parameters()) p = static_cast<A>(rng.uniform(-0.5, 0.5));
-    // Items are drawn one after another, so a smaller batch has the first ones of a larger.
+    // Items are drawn one after another, so a smaller batch has the first items of a larger one.
     x = rng.matrix<A>(rows(), layer.options().channels);
     Random other(8);
     dy = other.matrix<A>(x.rows(), x.cols());
@@ -57,7 +57,7 @@ struct AttentionLayerRun {
     forward(MatrixView<const A>(x), y, call);
     return y;
   }
-  /// Of some x into some y, with the condition that the layer may have.
+  /// Runs the layer from `from` into `y`, with the condition if it has one.
   void forward(MatrixView<const A> from, MatrixView<A> y, LayerCall call = {}) const {
     call.batch = call.batch == 0 ? batch : call.batch;
     if constexpr (kConditioned) {
@@ -72,7 +72,7 @@ struct AttentionLayerRun {
     std::vector<A> parameters;
     friend bool operator==(const Gradients&, const Gradients&) = default;
   };
-  /// The sums that backward adds to, before.
+  /// Initial gradients, to which backward() adds.
   Gradients before() const {
     Random rng(9);
     Gradients g{rng.matrix<A>(x.rows(), x.cols()), rng.matrix<A>(c.rows(), c.cols()),
@@ -108,9 +108,9 @@ TYPED_TEST_P(AttentionLayerContract, BackwardAddsTheDerivative) {
     return expect_its_adjoint(run.layer, run.batch, run.x, run.dy, before, after);
   }
   Random rng(10);
-  // Without a definition, along a random direction of x and of one parameter tensor after another,
-  // by central differences. So small a step crosses the kink of no relu here; its error is that of
-  // roundings, about 1e-16 of the sum over h.
+  // A layer without a definition is checked by central differences, along a random direction of x
+  // and then of each parameter tensor. The step is too small to cross a kink of a relu here. The
+  // error is of roundings, about 1e-16 of the sum over h.
   const auto expect_derivative = [&](const std::string& name, auto&& move, double added) {
     constexpr double kStep = 1e-6;
     const auto value_at = [&](double h) {
@@ -256,7 +256,8 @@ TYPED_TEST_P(AttentionLayerContract, ACallWithAWorkspaceAllocatesNothing) {
 #endif
 }
 
-/// Of items in any number, until no Index holds the bytes.
+/// Expects that bytes grow with the number of items until Index cannot hold them and the call is
+/// refused.
 template <class L>
 void expect_bytes_to_grow_until_they_are_refused() {
   const typename L::Layer layer(L::options());

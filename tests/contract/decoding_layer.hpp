@@ -233,7 +233,7 @@ TYPED_TEST_P(DecodingContract, ATokenWithAWorkspaceAllocatesNothing) {
   const Matrix<double> x = tokens_of(run.x, run.batch, 0, 1);
   Matrix<double> y = x;
   std::vector<std::byte> memory(run.layer.append_workspace_bytes(state, run.batch));
-  std::vector<Index> offsets(static_cast<std::size_t>(run.batch), 0);  // all of the last one
+  std::vector<Index> offsets(static_cast<std::size_t>(run.batch), 0);  // the last has all tokens
   offsets.push_back(run.batch);
   EXPECT_EQ(allocations([&] {
               run.layer.append(state, x, y, {.workspace = memory});

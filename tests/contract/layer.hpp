@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What every layer promises: it is its definition, its adjoint adds the derivative of that, and
-/// bits depend neither on strides, nor on threads, nor on whose memory is used.
+/// Promises of every layer: it is its definition, its adjoint adds the derivative of the
+/// definition, and bits depend neither on strides, nor on threads, nor on the memory used.
 ///
 /// A layer is tested through a type L<A> with
 ///
@@ -32,7 +32,7 @@
 
 namespace mhla::test {
 
-/// That call(wide, options) of the same numbers with room around them writes what `run` has.
+/// Expects the bits of `run` from a call on the same numbers with gaps around them.
 template <class L>
 void expect_same_bits(const LayerRun<L>& run, void (LayerRun<L>::*call)(const Call&)) {
   for (Index threads = 1; threads <= 4; ++threads) {

@@ -85,14 +85,15 @@ TYPED_TEST(ActivationOf, NumbersOfAnySizeIsItsDefinitionAndSoIsItsSlope) {
       Dual<A> at(x(0, 0));
       at.tangent = 1;
       const Dual<A> exact = TypeParam::Calls::definition(at);
-      // The exponent, -2u or -x, has at most 5 roundings: e^(-2u) has a relative error of 5 |2u| +
-      // 4 of them. It moves x / (1 + e^(-2u)) by that times |x| e^(-|2u|), where |x| |2u| e^(-|2u|)
-      // is below 1; 3 more are of the quotient.
+      // The exponent, -2u or -x, has at most 5 roundings, so e^(-2u) has a relative error of 5 |2u|
+      // + 4 roundings. This moves x / (1 + e^(-2u)) by that error times |x| e^(-|2u|), and |x| |2u|
+      // e^(-|2u|) is below 1. The quotient adds 3 roundings.
       const Wide size_of_y = std::min(std::abs(Wide(x(0, 0))), std::abs(exact.value) + 1);
       EXPECT_LE(std::abs(y(0, 0) - exact.value),
                 (8 + detail::kExponentialRoundoffs) * kRoundoff * size_of_y);
-      // s has an error of 5 roundings and s (1 - s) x 2u', which is below 0.4 and largest where
-      // |2u| is 2.5, one of 0.4 * (2 * (5 * 2.5 + 4) + 8); dy and dx are below 1.
+      // The slope has the parts s and s (1 - s) x 2u'. The first has an error of 5 roundings. The
+      // second is below 0.4 and largest where |2u| is 2.5. Its error is at most
+      // 0.4 * (2 * (5 * 2.5 + 4) + 8) roundings. Both dy and dx are below 1.
       const Wide slope = dy(0, 0) * (1 + exact.tangent);
       EXPECT_LE(std::abs(dx(0, 0) - slope), 30 * kRoundoff) << x(0, 0);
     }

@@ -108,7 +108,7 @@ TEST(AdamWErrors, NameTheArgumentBeforeAnythingIsWritten) {
     EXPECT_EQ(text(g, state, 1, {.beta1 = beta}), "mhla::adamw: beta1" + range);
     EXPECT_EQ(text(g, state, 1, {.beta2 = beta}), "mhla::adamw: beta2" + range);
   }
-  for (const double eps : {0.0, 1e-50}) {  // 0 as float
+  for (const double eps : {0.0, 1e-50}) {  // 1e-50 is 0 as float
     EXPECT_EQ(text(g, state, 1, {.eps = eps}),
               "mhla::adamw: eps is 0.000000, expected more than 0");
   }
@@ -144,7 +144,7 @@ TYPED_TEST(AdamW, ClippingScalesLongGradientsDownToTheNorm) {
     Wide squares = 0;
     for (const A x : g) squares += static_cast<Wide>(x) * x;
     const Wide norm = std::sqrt(squares);
-    const Wide bound = 1024 * 0x1p-53L * norm;  // blocks of 1024 numbers, in double
+    const Wide bound = 1024 * 0x1p-53L * norm;  // sums of blocks of 1024 numbers in double
     std::vector<A> kept = g, clipped = g;
     EXPECT_LE(std::abs(clip_gradients(kept, 1e3) - norm), bound);
     EXPECT_EQ(kept, g);

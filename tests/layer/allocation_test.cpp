@@ -1,5 +1,5 @@
-// Every call of malloc in this program is counted; layers that got a workspace must make none. For
-// layers with parameters of their own: contract/attention_layer.hpp.
+// Counts every call of malloc in this program: a layer with a workspace must make none.
+// contract/attention_layer.hpp does so for layers that have parameters.
 
 #include <gtest/gtest.h>
 

@@ -51,7 +51,7 @@ struct BlockOrderLayer {
     const std::vector<Index> order = block_order(blocks(in[0].rows));
     Direction::copy(in[0], std::span<const Index>(order), out[0], call.executor);
   }
-  /// The other direction, added.
+  /// Adds the copy in the other direction.
   static void adjoint(const Views<const A>&, const Views<const A>&, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
     const std::vector<Index> order = block_order(blocks(dy.rows));
@@ -77,7 +77,7 @@ struct BlockOrderLayer {
     }
     return {y};
   }
-  /// The sum of a gradient; copies have none.
+  /// One for the sum of a gradient. Copies have no rounding.
   static Index roundings(const Sizes&) { return 1; }
 };
 

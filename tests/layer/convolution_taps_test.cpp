@@ -1,4 +1,4 @@
-// What the layers' tests do not see: how rows come together, and that it changes no bit.
+// Tests of how rows are grouped, which changes no bit, so tests of the layers do not see it.
 
 #include "mhla/layer/convolution_taps.hpp"
 
@@ -11,7 +11,8 @@
 namespace mhla::test {
 namespace {
 
-/// Row r reads rows r .. r + taps - 1 of x; rows 10 and 11 of every 12 are like no other.
+/// Row r reads rows r .. r + taps - 1 of x. Rows 10 and 11 of every 12 share no taps with other
+/// rows.
 struct RowsAhead {
   MatrixView<const float> x;
   Index taps;

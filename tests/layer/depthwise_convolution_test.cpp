@@ -21,14 +21,14 @@ struct PlacedVideoOf3x3x3 {
   static constexpr GridShape kTokens{3, 2, 9}, kKernel{3, 3, 3};
   static constexpr bool kPlaced = true;
 };
-/// Taps that come in two parts.
+/// Taps that are processed in two parts.
 struct LineOf67 {
   static constexpr GridShape kTokens{80}, kKernel{67};
   static constexpr bool kPlaced = false;
 };
 
-/// The row of token t of `tokens` in an order that is not the raster's, and is its own inverse for
-/// no grid here.
+/// Row of token t of `tokens` in an order that is not the raster's. The order is not its own
+/// inverse for any grid here.
 Index place_of(Index t, Index tokens) { return (t * 5 + 2) % tokens; }
 
 /// x [batch * tokens,c], weight [c,taps], bias [c] -> y [batch * tokens,c].
@@ -89,7 +89,7 @@ struct DepthwiseLayer {
     }
     return {y};
   }
-  /// Sums of the taps and the bias, or of all rows and the chunks' sums, of rounded products.
+  /// Sums of the taps and the bias, or of all rows and the sums of chunks, of rounded products.
   static Index roundings(const Sizes& s) { return s[0] * kTokens + kTaps + 4; }
   static std::size_t forward_bytes(const Sizes& s) {
     return depthwise_convolution_workspace_bytes<A>(s[1], Setup::kKernel);
@@ -108,7 +108,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Depthwise, LayerContract, Depthwises);
 INSTANTIATE_TYPED_TEST_SUITE_P(Depthwise, AdjointContract, Depthwises);
 INSTANTIATE_TYPED_TEST_SUITE_P(Depthwise, WorkspaceContract, Depthwises);
 
-/// What a kernel of one tap with weight 1 writes, from tokens 1, 2, .. in a grid of 2 x 3.
+/// Output of a kernel with one tap of weight 1, for tokens 1, 2, .. in a grid of 2 x 3.
 std::vector<float> moved_by(Index tap, std::span<const float> bias = {}) {
   Matrix<float> x(6, 1), y(6, 1), weight = Matrix<float>::Zero(1, 9);
   std::iota(x.data(), x.data() + 6, 1.f);

@@ -31,7 +31,7 @@ struct GateLayer {
   static std::vector<Matrix<Dual<A>>> definition(const std::vector<Matrix<Dual<A>>>& in) {
     return {in[0].cwiseProduct(in[1].unaryExpr(&function))};
   }
-  /// Of an activation, and of the product.
+  /// Roundings of an activation, and two of the products.
   static Index roundings(const Sizes&) { return 32 + 2; }
 };
 
@@ -62,8 +62,8 @@ TYPED_TEST(GateOf, NumbersOfAnySizeIsItsDefinitionAndSoIsItsSlope) {
       const Wide logistic = 1 / (1 + std::exp(-at.value));
       const bool silu = TypeParam::kGate == GateFunction::kSilu;
       const Wide f = silu ? at.value * logistic : logistic;
-      // Of silu itself, see activation_test.cpp; the logistic function errs by few roundings of
-      // itself, down to subnormal numbers. One rounding is of the product.
+      // activation_test.cpp derives the error of silu. The logistic function errs by few roundings
+      // of its value, down to subnormal numbers. The product adds one rounding.
       const Wide magnitude = silu ? std::min(std::abs(at.value), std::abs(f) + 1) : f;
       const Wide bound = (9 + detail::kExponentialRoundoffs) * kRoundoff * magnitude +
                          std::numeric_limits<A>::min();

@@ -44,8 +44,8 @@ struct GatedMlpLayer {
     const Matrix<Dual<A>> hidden = gate.unaryExpr(&silu_definition<A>).cwiseProduct(up);
     return {gate, up, hidden, affine(hidden, in[5], in[6])};
   }
-  /// Sums of I numbers for gate and up, of H for y or twice H for dx, of O and N; silu and
-  /// products.
+  /// Sums of I numbers for gate and up, of H for y, of 2 H for dx, of O and of N, and roundings of
+  /// silu and products.
   static Index roundings(const Sizes& s) { return s[0] + 2 * (s[1] + s[2]) + s[3] + 36; }
   static std::size_t forward_bytes(const Sizes& s) {
     return gated_mlp_workspace_bytes<A>(s[1], s[2], s[3]);

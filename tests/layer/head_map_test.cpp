@@ -55,7 +55,7 @@ struct ProductHeads {
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
     map_heads(in[0], map(in), kHeads, out[0], call.executor);
   }
-  /// The gradients of the weights are one row for the library, four tensors here.
+  /// The library writes the gradients of the weights into one row, and the test has four tensors.
   static void adjoint(const Views<const A>& in, const Views<const A>& out, MatrixView<const A> dy,
                       const Views<A>& din, const Call& call) {
     const auto phi = map(in);

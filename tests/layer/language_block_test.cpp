@@ -8,7 +8,7 @@
 namespace mhla::test {
 namespace {
 
-/// As the model of 340M parameters, but for its sizes.
+/// The block of the model with 340M parameters, in small sizes.
 struct SmallLanguageBlock {
   using Layer = LanguageBlock<double>;
   static constexpr Index kRows = 21, kBatch = 3;
@@ -16,7 +16,7 @@ struct SmallLanguageBlock {
     return {.attention = {.heads = 2, .chunk = 4, .chunks = 6}, .channels = 16, .hidden = 24};
   }
 };
-/// With short convolutions, and one key head for two query heads.
+/// A block with short convolutions, and with one key head per two query heads.
 struct GroupedLanguageBlock {
   using Layer = LanguageBlock<double>;
   static constexpr Index kRows = 11, kBatch = 2;

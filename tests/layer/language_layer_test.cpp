@@ -10,13 +10,13 @@
 namespace mhla::test {
 namespace {
 
-/// As the model of 340M parameters.
+/// The layer of the model with 340M parameters, in small sizes.
 struct SmallLanguageLayer {
   using Layer = LanguageLayer<double>;
   static constexpr Index kRows = 21, kBatch = 3;
   static LanguageOptions options() { return {.heads = 2, .channels = 16, .chunk = 4, .chunks = 6}; }
 };
-/// With short convolutions, and one key head for two query heads.
+/// A layer with short convolutions, and with one key head per two query heads.
 struct GroupedLanguageLayer {
   using Layer = LanguageLayer<double>;
   static constexpr Index kRows = 11, kBatch = 2;
@@ -31,7 +31,7 @@ struct GroupedLanguageLayer {
             .convolution_bias = true};
   }
 };
-/// With a learned feature map and without a gate.
+/// A layer with a learned feature map and without a gate.
 template <class Name>
 struct MappedLanguageLayer {
   using Layer = LanguageLayer<double>;

@@ -13,7 +13,7 @@ struct SmallGatedMix {
   static constexpr Index kRows = 24, kBatch = 3;
   static MixFfnOptions options() { return {.tokens = {4, 6}, .channels = 5, .hidden = 9}; }
 };
-/// Of tokens that do not lie in raster order.
+/// A layer whose tokens are not in raster order.
 struct PlacedResidualMix {
   using Layer = MixFfn<double, ResidualMix>;
   static constexpr Index kRows = 24, kBatch = 2;

@@ -41,7 +41,7 @@ struct MlpLayer {
     y.rowwise() += in[4].row(0);
     return {pre, hidden, y};
   }
-  /// Sums of I, H, O and N numbers, and gelu.
+  /// Sums of I, H, O and N numbers, and roundings of gelu.
   static Index roundings(const Sizes& s) { return 2 * (s[0] + s[1] + s[2] + s[3]) + 32; }
   static std::size_t forward_bytes(const Sizes& s) {
     return mlp_workspace_bytes<A>(s[1], s[2], s[3]);

@@ -6,7 +6,7 @@
 namespace mhla::test {
 namespace {
 
-/// Items, rows of each, columns: 500 rows of an item are several strips, 150 columns several
+/// Items, rows per item, columns. 500 rows of an item are several strips, 150 columns are several
 /// pieces.
 std::vector<Sizes> modulation_sizes() {
   return {{0, 0, 3}, {2, 0, 3},   {3, 2, 0},   {1, 1, 1},

@@ -1,4 +1,4 @@
-// A layer that was packed before gives the bits of the one that is packed in every call.
+// Tests that a layer packed in advance gives the bits of a layer packed in every call.
 
 #include "mhla/layer/packed_dense.hpp"
 
@@ -65,7 +65,7 @@ TYPED_TEST(PackedDenseOf, GivesTheBitsOfTheUnpackedCallsAndHasItsOwnWeight) {
   }
 }
 
-/// Large enough that few rows are split by outputs, and weights are packed in pieces.
+/// The layers are so large that few rows are split by outputs, and weights are packed in pieces.
 TYPED_TEST(PackedDenseOf, WorkersThatShareTheOutputsOfARowGiveTheBitsOfOne) {
   using A = TypeParam;
   constexpr Index kIn = 301, kWide = 903, kOut = 270;

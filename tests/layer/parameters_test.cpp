@@ -12,7 +12,7 @@
 namespace mhla::test {
 namespace {
 
-/// A file in memory: names, shapes, and the same number everywhere in a tensor.
+/// A file in memory: names, shapes, and the number that fills a tensor.
 struct MapFile {
   struct Stored {
     std::vector<Index> shape;
@@ -30,7 +30,7 @@ struct MapFile {
 };
 static_assert(TensorFile<MapFile, float> && !TensorFile<int, float>);
 
-/// A file that keeps what is added.
+/// A writer that keeps the tensors.
 struct MapWriter {
   std::map<std::string, std::pair<std::vector<Index>, std::vector<float>>> stored;
 
@@ -178,7 +178,7 @@ TEST(LayerOfAFile, HasNoMemoryForChannelsThatAFileOnlyClaims) {
                  [&] { LanguageLayer<float>(none, "x.", {.heads = 4}); });
   const MapFile thin{{{"x.to_out.0.weight", {{kClaimed, 1}, 1}}}};
   expect_refused("mhla::VisionLayer: file lacks", [&] { VisionLayer<float>(thin, "x.", vision); });
-  // Nor for angles of its positions.
+  // Angles of positions are not allocated either.
   const MapFile words{{{"x.o_proj.weight", {{kClaimed}, 1}}}};
   expect_refused("mhla::LanguageLayer: file lacks",
                  [&] { LanguageLayer<float>(words, "x.", {.heads = 4}); });

@@ -25,7 +25,7 @@ TensorShape patches_shape(const PatchGrid& g) {
   return {image_shape(g).rows * g.image[2] / features, features};
 }
 
-/// A number of an image: its coordinates, and those of its patch and inside it.
+/// A number of an image: its matrix coordinates, its patch, and its place in the patch.
 struct Pixel {
   Index row, column;  // of the matrix
   Index channel, token, inside;

@@ -12,15 +12,16 @@
 namespace mhla::test {
 namespace {
 
-/// That the table has the cosine and the sine of position * base^(-2 pair / features) there.
+/// Expects the cosine and the sine of position * base^(-2 pair / features) in the table.
 template <class A>
 void expect_turn(const RotaryTable<A>& table, Index row, Index at, Index position, double base,
                  Index pair, Index features) {
   using Real = long double;
   const Real exponent = -2 * static_cast<Real>(pair) / static_cast<Real>(features);
   const Real angle = static_cast<Real>(position) * std::pow(static_cast<Real>(base), exponent);
-  // The exponent, below 1 in size, has one rounding, which ln(base) < 10 makes 10 of the angle; the
-  // power has two and the product one. Cosine and sine in double have two, the table one of A.
+  // The exponent, of size below 1, has one rounding, which changes the angle by ln(base) < 10
+  // roundings. The power has two roundings and the product one. Cosine and sine in double have two
+  // roundings, the table has one of A.
   constexpr Real kRoundoff = std::numeric_limits<A>::epsilon() / 2;
   constexpr Real kDouble = std::numeric_limits<double>::epsilon() / 2;
   const auto bound = [&](Real exact) {

@@ -6,7 +6,7 @@
 namespace mhla::test {
 namespace {
 
-/// As SANA, but for its sizes; of tokens that lie block after block.
+/// The block of SANA in small sizes, with tokens in the order of blocks.
 struct SmallSanaBlock {
   using Layer = SanaBlock<double>;
   static constexpr Index kRows = 24, kBatch = 2, kCondition = 60;

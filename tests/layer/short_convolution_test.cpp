@@ -44,7 +44,8 @@ struct ShortConvolutionLayer {
     if (kSilu) y = y.unaryExpr(&silu_definition<A>).eval();
     return {y};
   }
-  /// Sums of K taps, forth and back, and of all rows, of rounded products; and silu.
+  /// Sums of K taps in forward and backward and of all rows, of rounded products, and roundings of
+  /// silu.
   static Index roundings(const Sizes& s) {
     return Batch * s[0] + (kSilu ? 2 : 1) * (s[2] + 2) + (kSilu ? 32 : 2);
   }
@@ -68,7 +69,7 @@ class ShortConvolutionState : public testing::Test {};
 using StateNumbers = testing::Types<float, double>;
 TYPED_TEST_SUITE(ShortConvolutionState, StateNumbers);
 
-/// Parts of two sequences, one after another, with their state.
+/// Decodes two sequences in parts, with their state.
 template <class A>
 struct Decoding {
   static constexpr Index kTokens = 83;
@@ -84,7 +85,7 @@ struct Decoding {
   ConvolutionView<const A> parameters() const {
     return {weight, {bias.data(), static_cast<std::size_t>(bias.size())}};
   }
-  /// Tokens [begin, end) of both.
+  /// Returns tokens [begin, end) of both sequences.
   static Matrix<A> part(const Matrix<A>& both, Index begin, Index end) {
     Matrix<A> m(2 * (end - begin), both.cols());
     m << both.middleRows(begin, end - begin), both.middleRows(kTokens + begin, end - begin);

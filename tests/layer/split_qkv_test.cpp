@@ -11,7 +11,7 @@
 namespace mhla::test {
 namespace {
 
-/// A matrix of 2 items with 3 tokens, all elements different, with room around rows and columns.
+/// A matrix of 2 items with 3 tokens. All elements differ, with gaps around rows and columns.
 struct PackedQkv {
   static constexpr Index kBatch = 2, kTokens = 3;
   std::vector<float> memory;
@@ -22,7 +22,7 @@ struct PackedQkv {
         rows(memory.data(), kBatch * kTokens, cols, 2 * cols + 5, 2) {
     std::iota(memory.begin(), memory.end(), 1.f);
   }
-  /// That the view is `columns` from `first` on, head after head.
+  /// Expects that the view has the columns from `first` on, head after head.
   template <class T>
   void expect_part(const TensorView<T>& part, Index first, Index heads, Index width) const {
     ASSERT_EQ(part.shape, (Shape{kBatch, kTokens, heads, width}));

@@ -6,7 +6,7 @@
 namespace mhla::test {
 namespace {
 
-/// As Wan2.1 is released with MHLA, but for its sizes.
+/// The block of Wan2.1 as released with MHLA, in small sizes.
 struct SmallWanBlock {
   using Layer = WanBlock<double>;
   static constexpr Index kRows = 48, kBatch = 2, kCondition = 120;

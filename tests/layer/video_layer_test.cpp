@@ -7,7 +7,7 @@
 namespace mhla::test {
 namespace {
 
-/// As Wan2.1 is released with MHLA.
+/// The layer of Wan2.1 as released with MHLA, in small sizes.
 struct GatedVideoLayer {
   using Layer = VideoLayer<double>;
   static constexpr Index kRows = 48, kBatch = 2;
@@ -15,7 +15,7 @@ struct GatedVideoLayer {
     return {.heads = 2, .grid = {2, 4, 6}, .layout = {1, 2, 2}, .channels = 20, .gate = true};
   }
 };
-/// With everything.
+/// A layer with all options.
 struct FullVideoLayer {
   using Layer = VideoLayer<double>;
   static constexpr Index kRows = 36, kBatch = 3;
@@ -29,7 +29,7 @@ struct FullVideoLayer {
             .normalizer = CrossQuery{1e-6}};
   }
 };
-/// With the paper's normaliser, without norm of q and k, and without a gate.
+/// A layer with the paper's normaliser, without norm of q and k, and without a gate.
 struct PlainVideoLayer {
   using Layer = VideoLayer<double>;
   static constexpr Index kRows = 8, kBatch = 3;

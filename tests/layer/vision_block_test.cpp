@@ -8,7 +8,7 @@
 namespace mhla::test {
 namespace {
 
-/// As DiT is released, but for its sizes.
+/// The block of DiT as released, in small sizes.
 template <DitConvolution kConvolution, TokenOrder kOrder>
 struct SmallDitBlock {
   using Layer = DitBlock<double>;
@@ -19,7 +19,8 @@ struct SmallDitBlock {
             .convolution = kConvolution};
   }
 };
-/// As DeiT is trained, without the normaliser, whose random denominators are close to 0.
+/// The block of DeiT as trained, but without the normaliser, whose random denominators are close to
+/// 0.
 struct SmallDeitBlock {
   using Layer = DeitBlock<double>;
   static constexpr Index kRows = 24, kBatch = 2;

@@ -10,7 +10,7 @@
 namespace mhla::test {
 namespace {
 
-/// As DiT is released.
+/// The layer of DiT as released, in small sizes.
 struct DitLayer {
   using Layer = VisionLayer<double>;
   static constexpr Index kRows = 24, kBatch = 3;
@@ -22,7 +22,7 @@ struct DitLayer {
             .channels = 10};
   }
 };
-/// As DeiT is trained.
+/// The layer of DeiT as trained, in small sizes.
 struct DeitLayer {
   using Layer = VisionLayer<double>;
   static constexpr Index kRows = 24, kBatch = 2;
@@ -37,7 +37,7 @@ struct DeitLayer {
             .lepe = 5};
   }
 };
-/// In raster order, with the paper's normaliser and nothing else.
+/// A layer in raster order with the paper's normaliser and no other option.
 struct PlainVisionLayer {
   using Layer = VisionLayer<double>;
   static constexpr Index kRows = 36, kBatch = 2;

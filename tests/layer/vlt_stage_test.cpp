@@ -56,7 +56,7 @@ TYPED_TEST(VltStageOf, AnyDepthAndOrderIsItsDefinition) {
   EXPECT_LE(relative_distance(run.forward(), x), 1e-12);
 }
 
-// Bytes of six blocks wrap around where those of one still fit.
+// The bytes of six blocks overflow where the bytes of one block still fit.
 TEST(VltStage, BytesOfManyBlocksAreRefused) {
   expect_bytes_to_grow_until_they_are_refused<SmallVltStage<6, TokenOrder::kRaster>>();
 }
