@@ -20,7 +20,7 @@ def merged(header, seen):
         return
     seen.add(header)
     yield f"\n// ---- {header} ----\n"
-    depth = 0  # of #if: an include below one may not be the only one
+    depth = 0  # of #if; an include in a branch may not be compiled
     for line in (INCLUDE / header).read_text().splitlines(keepends=True):
         depth += bool(re.match(r"#\s*if", line)) - bool(re.match(r"#\s*endif", line))
         own = re.match(r'#include "(mhla/[^"]+)"', line)

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Builds and runs an example:
-#   bash examples/run.sh                    attention_map on examples/data/astronaut.png
-#   bash examples/run.sh NAME [arguments]   another example, such as train_images --quick
-#   bash examples/run.sh torch [arguments]  trains in PyTorch, and times its operators; with
-#                                           --device cuda on a GPU, with three attentions
-#   bash examples/run.sh throughput         models per second; also in PyTorch if MHLA_PYTHON has it
-#   bash examples/run.sh distributed [M]    on 4 ranks that Open MPI starts, over M blocks, 1024
-#   bash examples/run.sh claims [FOLDER]    the paper's claims of mixing, over three seeds; keeps the
-#                                           results that FOLDER, claims, has
-#   bash examples/run.sh --list             their names
+#
+#     bash examples/run.sh                    attention_map on examples/data/astronaut.png
+#     bash examples/run.sh NAME [arguments]   another example, such as train_images --quick
+#     bash examples/run.sh torch [arguments]  trains in PyTorch, and times PyTorch's operators;
+#                                             with --device cuda trains three attentions on a GPU
+#     bash examples/run.sh throughput         models per second; also in PyTorch, if in MHLA_PYTHON
+#     bash examples/run.sh distributed [M]    attention on 4 ranks of Open MPI; M blocks, or 1024
+#     bash examples/run.sh claims [FOLDER]    the paper's claims of mixing, over three seeds; keeps
+#                                             results that are in FOLDER, or in claims
+#     bash examples/run.sh --list             lists the examples
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
 
@@ -34,7 +35,7 @@ if [[ $name == torch ]]; then
   "$python" "$repository/examples/torch/train.py" "$@"
   [[ -z $on_cuda ]] || exit 0
   step "time the operators"
-  # Freed tensors stay with the process. Page faults of new ones would be half of PyTorch's time.
+  # Freed memory stays with the process. Otherwise half of PyTorch's time would be page faults.
   exec env MALLOC_MMAP_THRESHOLD_=$((1 << 32)) MALLOC_TRIM_THRESHOLD_=$((1 << 32)) \
     "$python" "$repository/examples/torch/speed.py"
 fi
@@ -62,7 +63,7 @@ build_example() {
     -DMHLA_BUILD_BENCHMARKS=OFF -DMHLA_NATIVE=ON -DCMAKE_BUILD_TYPE=Release
 }
 
-# decode_video: writes $build_dir/box.ppm.
+# Decodes the video to $build_dir/box.ppm.
 decode_video() {
   if [[ ! -f $build_dir/box.mp4 ]]; then
     step "take the clip out of opencv-doc, without installing its 96 MB"

@@ -1,10 +1,10 @@
-# Tests that run for other instruction sets than the one the rest is compiled for: the best two of
-# x86-64, x86-64-v2, x86-64-v3 and x86-64-v4 that this processor has, or MHLA_TEST_LEVELS. Their
-# names begin with the level: ctest -R '^x86-64-v3[.]'.
+# Tests for other instruction sets than that of the build: the best two of x86-64, x86-64-v2,
+# x86-64-v3 and x86-64-v4 that this processor has, or MHLA_TEST_LEVELS. Their names begin with the
+# level: ctest -R '^x86-64-v3[.]'.
 #
-# What an instruction set changes is the length of a packet, so they are the tests of what works in
-# packets, and those that hold whole forms and gradients to numbers made elsewhere. Packets of
-# x86-64-v2 are as long as those of x86-64, for which golden_test is compiled already.
+# An instruction set changes the packet length. So these are tests of code that works in packets,
+# and tests that compare whole forms and gradients with stored numbers. Packets of x86-64-v2 are as
+# long as those of x86-64, for which golden_test is compiled already.
 
 set(packet_sources kernel/exponential_test.cpp kernel/inner_products_test.cpp kernel/packet_test.cpp
                    kernel/product_test.cpp kernel/transpose_test.cpp)
@@ -29,7 +29,7 @@ endif()
 foreach(level IN LISTS MHLA_TEST_LEVELS)
   set(test_prefix "${level}.")
   set(test_label level)
-  set(test_flags $<$<CONFIG:Release>:-O2> -march=${level})  # optimised as users build
+  set(test_flags $<$<CONFIG:Release>:-O2> -march=${level})  # optimised like users' builds
   mhla_test(level_${level}_test ${packet_sources})
   if(TARGET golden_test AND level MATCHES "v[34]$")
     target_sources(level_${level}_test PRIVATE ${whole_form_sources})

@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# Builds and runs the tests of the CPU library: bash tests/run.sh [ctest arguments]
-# With arguments, such as -R Golden, the tests' own output is shown too.
+# Builds and runs tests.
 #
-#   bash tests/run.sh --all [ctest arguments]
-# runs those, and then all others. With arguments it runs what they pick of both, for example
-# --all -L emulated.
+#     bash tests/run.sh [ctest arguments]
+# runs the tests of the CPU library. With arguments, such as -R Golden, it shows their output too.
 #
-#   bash tests/run.sh --sanitize
-# runs the tests of core, distributed, io and gradient under ThreadSanitizer, and all CPU tests under
-# AddressSanitizer and UndefinedBehaviorSanitizer, in builds of their own.
+#     bash tests/run.sh --all [ctest arguments]
+# runs the tests of the CPU library, and then all others. Arguments, such as -L emulated, select
+# from both.
 #
-#   bash tests/run.sh --torch [pytest arguments]
+#     bash tests/run.sh --sanitize
+# runs the tests of core, distributed, io and gradient under ThreadSanitizer, and all CPU tests
+# under AddressSanitizer and UndefinedBehaviorSanitizer, in separate builds.
+#
+#     bash tests/run.sh --torch [pytest arguments]
 # tests the operators and modules of examples/torch. MHLA_PYTHON names a Python that has PyTorch,
 # MHLA_GOLDEN_DIR a folder of more stored cases.
 #
-#   bash tests/run.sh --wheel
-# builds the wheel of examples/torch from its source archive, as `python -m build` does with PyPI,
-# and tries it in a second, empty environment: some minutes, most of them PyTorch's download.
+#     bash tests/run.sh --wheel
+# builds the wheel of examples/torch from its source archive, as `python -m build` does with PyPI.
+# It then tests the wheel in a second, empty environment. Most of its minutes download PyTorch.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
@@ -36,8 +38,8 @@ if [[ ${1:-} == --wheel ]]; then
 fi
 
 # sanitized NAME SANITIZERS PROGRAM...: builds programs of tests with sanitizers and runs them.
-# ThreadSanitizer requires of some kernels that addresses are not randomised, which some containers
-# forbid.
+# On some systems ThreadSanitizer needs addresses that are not randomised. Some containers forbid
+# that.
 sanitized() {
   local name=$1 sanitizers=$2 program in_place=(setarch -R)
   shift 2
@@ -67,17 +69,18 @@ if [[ ${1:-} == --all ]]; then
   require_packages libbenchmark-dev libopenmpi-dev libstb-dev zlib1g-dev libcli11-dev \
     dataset-fashion-mnist doxygen clang libclang-rt-dev  # for the reference and the fuzz test
 fi
-# Tests on little data take longer to compile than to run. tests/levels.cmake optimises more.
+# Tests on little data take longer to compile than to run, so they are built with -O1. Tests of
+# tests/levels.cmake are built with -O2.
 options=(-DMHLA_BUILD_TESTS=ON -DMHLA_BUILD_EXAMPLES=ON -DMHLA_BUILD_BENCHMARKS=OFF
   "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
 
-# run_tests ARGUMENT...: runs those that the arguments of ctest pick.
+# run_tests ARGUMENT...: runs the tests that the arguments of ctest select.
 run_tests() {
   step test
   ctest --test-dir "$build_dir" --no-tests=error --output-on-failure -j"$cores" "$@"
 }
 
-# say_passed TESTS: with the processor time of all commands so far.
+# say_passed TESTS: prints that TESTS passed, with the processor time of all commands so far.
 say_passed() {
   times >"$build_dir/times"
   step "$1 passed in $(awk 'END { gsub(/[ms]/, " "); printf "%.1f", $1 + $3 + ($2 + $4) / 60 }' \

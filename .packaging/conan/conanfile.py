@@ -23,7 +23,7 @@ class Mhla(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     options = {
         "io": [True, False],  # mhla::io: needs nlohmann_json
-        "system_dependencies": [True, False],  # Eigen and nlohmann_json of the system
+        "system_dependencies": [True, False],  # Eigen and nlohmann_json from the system
     }
     default_options = {"io": False, "system_dependencies": False}
 
@@ -65,7 +65,7 @@ class Mhla(ConanFile):
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
 
     def package_info(self):
-        # find_package reads the library's own file, with its components.
+        # find_package reads mhla's installed file, with its components.
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = [os.path.join("share", "cmake", "mhla")]
         self.cpp_info.bindirs = self.cpp_info.libdirs = []

@@ -1,7 +1,7 @@
-# The port of the checkout that it lies in: vcpkg install mhla --overlay-ports=mhla/.packaging/vcpkg
-# vcpkg sees no changes of the checkout: remove the package before you install it again.
+# The port of this checkout: vcpkg install mhla --overlay-ports=mhla/.packaging/vcpkg
+# vcpkg does not detect changes of the checkout, so remove the package before you install it again.
 
-set(VCPKG_BUILD_TYPE release)  # headers alone
+set(VCPKG_BUILD_TYPE release)  # only headers
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 
 vcpkg_cmake_configure(

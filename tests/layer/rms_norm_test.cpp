@@ -55,9 +55,9 @@ struct RmsNormLayer {
     }
     return {y};
   }
-  /// The sum of squares and the root have G / 2 + 4 roundings in 1 / r, which dx contains three
-  /// times, with a sum of G numbers and a few products. dgain is a sum of N C / G numbers in at
-  /// most N chunks.
+  /// The sum of squares and the root have G / 2 + 4 roundings in 1 / r. Three such factors are in
+  /// dx, with a sum of G numbers and a few products. The gradient dgain is a sum of N C / G numbers
+  /// in at most N chunks.
   static Index roundings(const Sizes& s) {
     return s[0] + s[0] * s[1] / s[2] + 3 * s[2] + 20 + (kGated ? 32 : 0);  // 32 are of silu
   }

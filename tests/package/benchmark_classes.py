@@ -20,7 +20,7 @@ PROGRAMS = {
 printf '#!/bin/sh\nprintf "x86-64;x86-64-v2"\n' >"${@: -1}"
 chmod +x "${@: -1}"
 """,
-    # Configures folder $4, where the benchmarks give the results of the class in the flags.
+    # Configures folder $4, in which the benchmarks return the results of the class in the flags.
     "cmake": r"""
 if [[ $1 == -S ]]; then
   mkdir "$4/benchmarks"
@@ -37,8 +37,8 @@ cp "$folder/../../$(<"$folder/class").json" \
 
 DEIT, NLP = "Bidirectional/cpu/float/deit_s", "Causal/cpu/float/nlp_340m"
 PEAK, GROWTH = "Peak/cpu/float/registers", "Bidirectional/cpu/float/growth_256"
-# Class, instruction set, and per repetition the case, its threads, milliseconds, flops per second
-# and the part of the peak.
+# Per class, the instruction set. Per repetition, the case, its threads, milliseconds, flops per
+# second and the part of the peak.
 RESULTS = [
     ("x86-64-v2", "sse2",
      [(PEAK, 1, 0.001, 5e10, 1.0), (DEIT, 1, 12, 1e10, 0.25), (DEIT, 1, 16, 1.5e10, 0.375),

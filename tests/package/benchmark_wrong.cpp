@@ -1,6 +1,6 @@
-// Benchmarks whose results are off, an output by one part in a thousand, a gradient by one in a
-// hundred: they must end in an error, not in a number. The same cases without the mistake must
-// pass, so that nothing else can be what failed.
+// Benchmarks with wrong results: outputs are off by one part in a thousand, gradients by one in a
+// hundred. They must end in an error. The same cases with right results must pass, so that nothing
+// else can be the error.
 
 #include "mhla/attention/softmax.hpp"
 #include "mhla/gradient/bidirectional.hpp"
@@ -10,7 +10,7 @@
 namespace mhla::bench {
 namespace {
 
-/// What the results are multiplied by.
+/// Factors that spoil the results.
 struct Factors {
   float out = 1, q = 1, k = 1, v = 1, mixing = 1;
 };

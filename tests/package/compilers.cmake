@@ -1,16 +1,16 @@
 # Compiles all headers, every form and the benchmarks with g++ and clang++, for each instruction set.
 # Warnings fail these tests where MHLA_WARNINGS_AS_ERRORS is on.
 #
-# g++ warns of loops and of memory only where it optimises, and of some loops only at -O3, at which
-# CMake's Release builds, in programs where calls are few enough to be inlined: it compiles a program
-# per form, for one instruction set. clang++ warns while it parses, and where it optimises of loops
-# that it does not unroll as it was told to. For the rest parsing is enough.
+# g++ warns of loops and of memory only where it optimises. For some loops that is only -O3, the
+# level of CMake's Release. It also needs programs with few calls, which are inlined. So g++
+# compiles one program per form, for one instruction set. clang++ warns while it parses, and while
+# it optimises of loops that it does not unroll as told. Parsing is enough for all other tests.
 
 set(parse -fsyntax-only)
 set(speed -O3 -DNDEBUG)
 set(optimize ${speed} -S -o /dev/null)
 
-# compile_test(NAME COMPILER FLAG... FILE...)
+# compile_test(NAME COMPILER FLAG... FILE...) adds a test that compiles FILE... .
 function(compile_test name compiler)
   set(command ${MHLA_${compiler}} -std=c++20 ${MHLA_WARNINGS} ${includes}
               -I ${PROJECT_SOURCE_DIR}/benchmarks ${ARGN})
@@ -26,7 +26,8 @@ function(precompile_test name compiler fixture header)
   set_tests_properties(Compilers.${name}_${compiler} PROPERTIES FIXTURES_SETUP ${fixture})
 endfunction()
 
-# One file with all headers and all that depends on the length of a packet: Eigen is parsed once.
+# One file with all headers and all code that depends on the packet length, so that Eigen is parsed
+# once.
 find_package(benchmark CONFIG QUIET)
 set(peak "")
 if(benchmark_FOUND)
@@ -40,7 +41,7 @@ file(CONFIGURE OUTPUT everything.cpp @ONLY CONTENT [[
 @peak@
 ]])
 
-# All headers behind macros that others define; what they include themselves comes first.
+# All headers after macros of other libraries. The headers that ours include come first.
 list(REMOVE_DUPLICATES foreign_headers)
 list(TRANSFORM foreign_headers REPLACE "^#include (<.+>).*" "#if __has_include(\\1)\n#include \\1\n#endif\n")
 list(JOIN foreign_headers "" foreign_headers)
@@ -56,7 +57,7 @@ find_program(MHLA_clang++ NAMES clang++ clang++-19 clang++-14)
 find_program(MHLA_aarch64-linux-gnu-g++ aarch64-linux-gnu-g++)
 find_program(MHLA_x86_64-w64-mingw32-g++-posix x86_64-w64-mingw32-g++-posix)
 
-# Those of NCCL, with what stands in for its own (and for CUDA's) headers.
+# The NCCL headers, with stand-ins for the headers of NCCL and CUDA.
 set(nccl ${CMAKE_CURRENT_BINARY_DIR}/nccl.cpp)
 file(CONFIGURE OUTPUT nccl.cpp CONTENT [[
 #include "mhla/distributed/nccl_connection.hpp"
@@ -71,8 +72,8 @@ endforeach()
 
 compile_test(HeadersPassBehindMacrosOfOthers g++ ${parse} ${behind_macros})
 
-# All headers and forms with indices of Eigen that are int, and with libc++, of which some versions
-# lack parts of C++20.
+# All headers and forms with Eigen's index as int, and with libc++, some versions of which lack
+# parts of C++20.
 set(headers_and_forms ${CMAKE_CURRENT_BINARY_DIR}/headers_and_forms.cpp)
 file(CONFIGURE OUTPUT headers_and_forms.cpp @ONLY CONTENT [[
 #include "@CMAKE_CURRENT_BINARY_DIR@/all_headers.cpp"
@@ -90,7 +91,7 @@ else()
   compile_test(LibcxxPasses clang++ ${parse} -stdlib=libc++ ${headers_and_forms})
 endif()
 
-# Other systems: all headers, and on Windows behind the system's own.
+# All headers on other systems. On Windows they follow <windows.h>.
 set(windows ${CMAKE_CURRENT_BINARY_DIR}/windows.cpp)
 file(CONFIGURE OUTPUT windows.cpp @ONLY CONTENT [[
 #define NOMINMAX
@@ -101,12 +102,12 @@ compile_test(HeadersPass aarch64-linux-gnu-g++ ${parse} ${CMAKE_CURRENT_BINARY_D
 compile_test(HeadersPassBehindWindowsH x86_64-w64-mingw32-g++-posix ${parse} ${windows})
 script_test(Windows.FilesOfAnyNameAreReadAndWritten windows -DJSON_INCLUDE=${json}
             -DWORK=${CMAKE_CURRENT_BINARY_DIR}/windows)
-# A program of nvcc, whose front end writes them anew for the host's compiler.
+# A program of nvcc, whose front end rewrites the headers for the host's compiler.
 set(program ${CMAKE_COMMAND} -E echo "nvcc is not installed")
 if(MHLA_NVCC)
   list(JOIN includes "," host_includes)
   set(program ${MHLA_NVCC} -std=c++20 -Xcompiler "${host_includes}" ${nvcc_warnings}
-              -diag-suppress 1675  # of MHLA_UNROLL
+              -diag-suppress 1675  # from MHLA_UNROLL
               -x cu -c ${CMAKE_CURRENT_BINARY_DIR}/all_headers.cpp
               -o ${CMAKE_CURRENT_BINARY_DIR}/all_headers.o)
 endif()
@@ -130,7 +131,8 @@ endif()
 set(levels default)
 set(march "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-  # One of each packet length, and one with AMX. Packets of x86-64-v2 are as long as those of x86-64.
+  # One level per packet length, and one with AMX. Packets of x86-64-v2 are as long as those of
+  # x86-64.
   set(levels x86-64 x86-64-v3 x86-64-v4 sapphirerapids)
 endif()
 foreach(level IN LISTS levels)
@@ -146,7 +148,7 @@ foreach(level IN LISTS levels)
   compile_test(EverythingPasses_${level} clang++ ${march} ${parse} ${everything})
   if(level MATCHES "v3|default")
     set(header ${CMAKE_CURRENT_BINARY_DIR}/headers_of_forms.hpp)
-    # Without our own: g++ forgets which of their warnings are off.
+    # Without our headers, because g++ forgets which of their warnings are off.
     file(CONFIGURE OUTPUT ${header} CONTENT "#include <Eigen/Core>\n")
     precompile_test(HeadersOfFormsPass g++ headers_of_forms ${header} ${march} ${speed})
     foreach(form bidirectional causal streaming linear softmax batched bidirectional_gradient
@@ -160,7 +162,8 @@ foreach(level IN LISTS levels)
   endif()
 endforeach()
 
-# For the last of the levels. g++ makes mhla_bench of them for the same one: CMakeLists.txt.
+# Compiles the benchmarks for the last level. g++ builds mhla_bench for the same level:
+# CMakeLists.txt.
 if(benchmark_FOUND)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/benchmarks/*.cpp
        ${PROJECT_SOURCE_DIR}/benchmarks/support/*.cpp)

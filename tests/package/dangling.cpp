@@ -1,5 +1,5 @@
 // expect: 'in' will.*'batch' will.*'gradients' will
-// Views of temporaries as members, which clang++ warns of.
+// Members that are views of temporaries, of which clang++ warns.
 #include "mhla/mhla.hpp"
 
 mhla::Matrix<float> matrix() { return mhla::Matrix<float>::Random(8, 4); }
@@ -21,7 +21,7 @@ int main() {
   const mhla::ParameterGradients<float> gradients{.mixing =
                                                       mhla::MixingMatrix<float>(mixing.pattern())};
 #endif
-  // Views may be temporaries, and matrices where the call ends before them.
+  // Views may be temporaries. So may matrices that live until the call ends.
   const mhla::Inputs<float> rows{.q = m.topRows(8), .k = m, .v = t.view().head(0, 0)};
   mhla::Matrix<float> out(8, 4);
   mhla::bidirectional(rows, blocks, mhla::locality<float>(2), out);

@@ -1,5 +1,5 @@
-# Passes if PROGRAM with ARGUMENT, one or a list, ends by itself with a nonzero status and says
-# something that matches EXPECT.
+# Passes if PROGRAM with ARGUMENT, one argument or a list, exits with a nonzero status and prints a
+# match of EXPECT.
 
 cmake_minimum_required(VERSION 3.25)
 

@@ -1,6 +1,7 @@
-// A program for each form, FORM, and each gradient: one call, with sizes that the compiler does not
-// know. compilers.cmake compiles them one by one, since what is called once is inlined, and g++
-// then sees more of it; without FORM all calls are in one program. None is ever run.
+// One program per form, FORM, and per gradient: one call, with sizes that the compiler does not
+// know. The file compilers.cmake compiles each program separately, because g++ inlines a single
+// call and then checks more of it. Without FORM all calls are in one program. No program is ever
+// run.
 
 #include "mhla/mhla.hpp"
 

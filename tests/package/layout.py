@@ -7,8 +7,8 @@ import re
 import tree
 from tree import rule
 
-# Folder of include/mhla, or of its cuda, or a table of contents: the folders that it may include
-# besides itself.
+# Folders of include/mhla and include/mhla/cuda, and tables of contents, each with the other folders
+# that it may include.
 MAY_INCLUDE = {
     "core": "",
     "kernel": "core",
@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "fwd.hpp": "core",
     "mhla.cuh": "cuda/attention",
 }
-# Headers of others, besides those of Eigen and of the standard library.
+# Third-party headers per folder, besides Eigen and the standard library.
 FOREIGN = {"io": "nlohmann/json.hpp fcntl.h io.h sys/stat.h unistd.h",
            "distributed": "mpi.h nccl.h cuda_runtime.h"}
 FOREIGN |= {folder: "cuda.h cuda_runtime.h" for folder in MAY_INCLUDE
@@ -40,9 +40,8 @@ FOREIGN |= {folder: "cuda.h cuda_runtime.h" for folder in MAY_INCLUDE
 
 TOP_LEVEL = "include tests benchmarks examples CMakeLists.txt README.md LICENSE"
 
-# Public headers that are tested with what they are parts of: an attention layer, a block, a reader,
-# a writer, a fit, mixing_matrix, learned_feature_map; layer/layer with
-# tests/contract/attention_layer.hpp.
+# Public headers that are tested as parts of an attention layer, a block, a reader, a writer, a fit,
+# mixing_matrix or learned_feature_map. tests/contract/attention_layer.hpp tests layer/layer.
 TESTED_WITH_OTHERS = """
     policy/mixing_view policy/map_layer
     io/replacement_file io/safetensors_entries io/safetensors_file io/safetensors_index

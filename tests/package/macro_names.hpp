@@ -1,5 +1,5 @@
-// Names that headers of other libraries define as macros. No header of ours may use one.
-// min and max are not among them: core/arch.hpp refuses these.
+// Names that headers of other libraries define as macros. No mhla header may use one. min and max
+// are left out, because core/arch.hpp refuses them.
 
 // <windows.h>
 #define ABSOLUTE 1

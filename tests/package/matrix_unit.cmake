@@ -1,5 +1,5 @@
-# Compiles, and does not run, the bidirectional form of bfloat16 tensors for a processor with AMX or
-# without, and counts the instructions of its tiles.
+# Compiles the bidirectional form of bfloat16 tensors for processors with and without AMX, and
+# counts the AMX instructions. The program is not run.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -33,7 +33,7 @@ mhla::Matrix<T> attend(const mhla::Matrix<T>& x, const mhla::MixingMatrix<float>
 execute_process(COMMAND ${COMPILER} -std=c++20 -O2 ${march_${CASE}} -I ${SOURCE}/include
                         -isystem ${EIGEN} -c ${unit}.cpp -o ${unit}.o COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${objdump} -d ${unit}.o OUTPUT_VARIABLE code COMMAND_ERROR_IS_FATAL ANY)
-# The last is an argument of the call that asks the system for the tiles.
+# The last is an argument of the system call that asks for the tiles.
 foreach(instruction ldtilecfg tilerelease tilezero tileloadd tilestored tdpbf16ps "[$]0x1023")
   string(REGEX MATCHALL "[ \t]${instruction}[, \t\n]" found "${code}")
   list(LENGTH found count)

@@ -1,4 +1,4 @@
-// Calls that newcomers write, right ones first. A comment holds the only error of a wrong one.
+// Calls that newcomers write, right ones first. The comment of a wrong call is its only error.
 #include <complex>
 
 #include "mhla/mhla.hpp"

@@ -1,5 +1,5 @@
-# Builds the tests of the product and of the forms for 64-bit Arm, runs them in an emulator, counts
-# the instructions of the register tile's loop, and looks for prefetches of rows.
+# Builds the tests of the product and of the forms for 64-bit Arm and runs them in an emulator.
+# Counts the instructions of the register tile's loop, and checks that rows are prefetched.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -24,7 +24,7 @@ execute_process(
   COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${emulator} ${WORK}/neon COMMAND_ERROR_IS_FATAL ANY)
 
-# Compiles a program text to NAME.o as fast programs are.
+# Compiles a program text to NAME.o with the options of fast programs.
 function(compile name text)
   file(WRITE ${WORK}/${name}.cpp "${text}")
   execute_process(
@@ -33,14 +33,15 @@ function(compile name text)
     COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# What 8 x 3 by hand has: 24 multiply-adds, 8 loads of A, 2 of B, 4 pointers and counters to move, a
-# comparison and a branch; and a move between registers, which costs processors nothing. Sums that
-# g++ moves to the stack and back would be more: without read_after there are 48.
+# Instructions of an 8 x 3 tile written by hand: 24 multiply-adds, 8 loads of A, 2 of B, 4 updates
+# of pointers and counters, a comparison and a branch. One move between registers is allowed, which
+# costs processors nothing. Sums that g++ spills to the stack would exceed the limit: without
+# read_after there are 48.
 set(by_hand 41)
 compile(tile "#include \"mhla/kernel/product.hpp\"
 template void mhla::detail::multiply_panels<false, float>(const mhla::detail::Product<float>&);\n")
-# Of every loop without a loop in it that has 24 multiply-adds: its instructions. The tile has one
-# loop that prefetches and one that does not, with the fewest.
+# Counts the instructions of every innermost loop with 24 multiply-adds. The tile has one loop that
+# prefetches, and one without prefetches, which is shorter.
 file(WRITE ${WORK}/loops.awk [[
 /^[0-9a-f]+ </ { n = 0 }
 /^ +[0-9a-f]+:/ {
@@ -63,7 +64,7 @@ elseif(fewest GREATER by_hand)
   message(FATAL_ERROR "the tile's loop has ${fewest} instructions, by hand it has ${by_hand}")
 endif()
 
-# Rows that are copied are loaded ahead: what g++ does not know to have an effect it deletes.
+# Copied rows are prefetched. g++ deletes a prefetch if it does not know its effect.
 compile(rows "#include \"mhla/kernel/panels.hpp\"
 #include \"mhla/tokens/gather.hpp\"
 namespace mhla::detail {

@@ -1,17 +1,17 @@
-# Installs SOURCE below WORK and builds programs against it, one CASE a run.
+# Installs SOURCE below WORK and builds programs against it. One run tests one CASE.
 
 cmake_minimum_required(VERSION 3.25)
 
 include(${CMAKE_CURRENT_LIST_DIR}/package_steps.cmake)
 
 foreach(variable CXXFLAGS CMAKE_BUILD_TYPE CMAKE_CXX_COMPILER_LAUNCHER)
-  unset(ENV{${variable}})  # the consumers' own
+  unset(ENV{${variable}})  # consumers set these themselves
 endforeach()
 set(installed ${WORK}/moved)
 set(without_json -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
 set(without_mpi -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
 
-# Configures mhla alone in a folder, with more options.
+# Configures mhla as a top-level project in a folder, with further options.
 function(configure_alone folder)
   file(REMOVE_RECURSE ${folder})
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${folder} -G ${GENERATOR}
@@ -47,7 +47,7 @@ function(check_InstalledCopyWorks)
   run_consumer(-DCMAKE_PREFIX_PATH=${installed} ${without_json} ${without_mpi})
 endfunction()
 
-# Headers and data inside of the prefix or beside it.
+# Tests folders of headers and data inside and outside the prefix.
 function(check_AbsoluteFoldersWork)
   set(root "${WORK}/absolute folders")
   foreach(prefix "${root}" "${root}/host")
@@ -67,8 +67,8 @@ function(check_AbsoluteFoldersWork)
   endforeach()
 endfunction()
 
-# Builds and runs the program of a component. Programs of CUDA need no device to run. They are built
-# for one architecture, since CudaBuild compiles every kernel for both.
+# Builds and runs the program of a component. CUDA programs run without a device. They are built for
+# one architecture, because CudaBuild compiles every kernel for both.
 function(component_works component)
   find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
   find_library(NCCL nccl PATHS /usr/local/cuda PATH_SUFFIXES lib64 lib)
@@ -94,7 +94,7 @@ function(component_works component)
   run(${WORK}/${CASE}/consumer_${component} ${WORK}/${CASE}/written)
 endfunction()
 
-# Where a component lacks something, or is none, the error says so.
+# Expects an error that names what a component lacks, or an unknown component.
 function(check_ComponentsNameWhatTheyNeed)
   foreach(case "io|\"io\" needs nlohmann_json" "mpi|\"mpi\" needs MPI" "cuda|LANGUAGES CXX CUDA"
           "nccl|\"nccl\" needs the language CUDA" "nonesuch|no component \"nonesuch\"")
@@ -110,7 +110,7 @@ function(check_ComponentsNameWhatTheyNeed)
   endforeach()
 endfunction()
 
-# Stand-ins for NCCL and CUDA in tests are declared as NCCL and CUDA are.
+# The tests' stand-ins for NCCL and CUDA must match the declarations of NCCL and CUDA.
 function(check_StandInsAreDeclaredAsNccl)
   find_path(NCCL nccl.h PATHS /usr/local/cuda/include)
   find_path(CUDA cuda_runtime.h PATHS /usr/local/cuda/include)
@@ -128,7 +128,8 @@ function(check_SubdirectoryWorks)
   run_consumer(-DMHLA_SOURCE=${SOURCE})
 endfunction()
 
-# CMake names -march always, and the build type where it is empty; each once.
+# CMake prints the hint on -march always, and the warning if the build type is empty. Each appears
+# once.
 function(check_SubdirectoryTellsOfSlowBuilds)
   set(warning "CMAKE_BUILD_TYPE[ \n]+is[ \n]+empty")
   set(warning_Release "^$")
@@ -147,7 +148,8 @@ function(check_SubdirectoryTellsOfSlowBuilds)
   endforeach()
 endfunction()
 
-# Exported with and without rules of installation, and found in both build folders and installed.
+# Exports the targets with and without install rules. They are found in both build folders and in
+# the installed copy.
 function(check_ExportedTargetsWork)
   set(folder ${WORK}/${CASE})
   file(REMOVE_RECURSE ${folder})
@@ -175,7 +177,8 @@ function(check_ExportedTargetsWork)
   run(${folder}/user_OFF/app)
 endfunction()
 
-# A second copy of the project, after a first or after an installed one, adds nothing and says so.
+# A second copy of the project, after a first or an installed one, adds nothing and prints a
+# message.
 function(check_AddingItAgainReturns)
   foreach(first -DMHLA_SOURCE=${SOURCE} -DCMAKE_PREFIX_PATH=${installed})
     configure_consumer(${first} -DMHLA_AGAIN=${SOURCE})
@@ -186,7 +189,7 @@ function(check_AddingItAgainReturns)
   endforeach()
 endfunction()
 
-# The port, with functions in place of vcpkg's that do what it calls them for.
+# Runs the port with functions that do the work of vcpkg's functions.
 function(check_VcpkgPortWorks)
   file(REMOVE_RECURSE ${WORK}/vcpkg)
   file(STRINGS ${SOURCE}/include/mhla/core/version.hpp version REGEX "kVersion\\[\\]")
@@ -212,7 +215,7 @@ endfunction()
 function(vcpkg_cmake_install)
   run(${CMAKE_COMMAND} --build ${WORK}/vcpkg_build --target install)
 endfunction()
-# Moves files of CMake to share/<port>, one folder up from where they know their prefix.
+# Moves CMake's files to share/<port>, one folder closer to their prefix.
 function(vcpkg_cmake_config_fixup)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" CONFIG_PATH "")
   file(RENAME ${WORK}/vcpkg/${arg_CONFIG_PATH} ${WORK}/vcpkg/share/mhla)
@@ -230,8 +233,8 @@ function(vcpkg_install_copyright)
   file(COPY_FILE ${arg_FILE_LIST} ${WORK}/vcpkg/share/mhla/copyright)
 endfunction()
 
-# Each ```cmake block of include/mhla/README.md configures a project of its own; a missing target is an
-# error. FetchContent gets this checkout.
+# Each ```cmake block of include/mhla/README.md configures a separate project. A missing target is
+# an error. FetchContent gets this checkout.
 function(check_LinesOfThePageWork)
   file(READ ${SOURCE}/include/mhla/README.md rest)
   string(REPLACE "\n```cmake\n" "\n```cmake\n#block\n" rest "${rest}")

@@ -1,4 +1,4 @@
-# Steps of a user's project below WORK, in the folder CASE, for the tests of packages.
+# Steps of a user's project below WORK, in the folder CASE, for tests of packages.
 
 set(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
 

@@ -1,4 +1,4 @@
-# Tests with what PyPI has, one CASE a run. Without python3 or PyPI they are skipped.
+# Tests with packages of PyPI. One run tests one CASE. Without python3 or PyPI they are skipped.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/package_steps.cmake)
@@ -17,8 +17,8 @@ function(pip)
   endif()
 endfunction()
 
-# The recipe makes a package of the checkout, with Eigen of the system and with Eigen as a package,
-# and CMake's own find_package finds it.
+# The recipe makes a package of the checkout, with Eigen of the system and with Eigen as a package.
+# CMake's find_package finds the package.
 function(check_ConanRecipeWorks)
   find_program(CONAN conan)
   if(NOT CONAN)
@@ -53,7 +53,7 @@ function(check_ConanRecipeWorks)
   run(${WORK}/${CASE}/consumer)
 endfunction()
 
-# A package for Python holds the headers of Eigen 5.
+# A Python package contains the headers of Eigen 5.
 function(check_Eigen5Works)
   set(wheels ${WORK}/eigency)
   if(NOT EXISTS ${wheels}/eigency)
@@ -67,14 +67,14 @@ function(check_Eigen5Works)
   endif()
   set(flags -std=c++20 -Wall -Wextra -Werror -I ${SOURCE}/include
       -isystem ${wheels}/eigency/eigen)
-  set(json "${JSON_INCLUDE}")  # behind the directories of the compiler, one of which it may be
+  set(json "${JSON_INCLUDE}")  # after the compiler's directories, which may include it
   list(TRANSFORM json PREPEND -idirafter)
   run(${COMPILER} ${flags} ${json} -fsyntax-only ${HEADERS})
   run(${COMPILER} ${flags} ${SOURCE}/examples/readme.cpp -pthread -o ${WORK}/eigen5)
   run(${WORK}/eigen5)
 endfunction()
 
-# Workflows and forms of issues are of the schemas that their host publishes.
+# Workflows and issue forms must match the schemas of their host.
 function(check_HostFilesAreValid)
   if(NOT EXISTS ${WORK}/schema/check_jsonschema)
     pip(install --target ${WORK}/schema check-jsonschema)

@@ -21,7 +21,7 @@ double roundoffs(A y, A x) {
   return static_cast<double>(std::abs(y - exact) / exact * 2 / std::numeric_limits<A>::epsilon());
 }
 
-/// Of Exp, of EluPlusOne below 0, and of single numbers.
+/// The largest error of Exp, of EluPlusOne below 0, and of detail::exponential.
 template <class A>
 double largest_error() {
   using Limits = std::numeric_limits<A>;
@@ -42,7 +42,7 @@ double largest_error() {
   return largest;
 }
 
-/// True if gelu has the slope 0 far below 0, and 1 far above it.
+/// True if gelu has slope 0 far below 0 and slope 1 far above 0.
 bool slopes_are_right() {
   const Matrix<float> x{{-1e30f, -1e20f, 1e20f, 1e30f}}, dy = Matrix<float>::Ones(1, 4);
   Matrix<float> slope = Matrix<float>::Zero(1, 4);

@@ -1,4 +1,4 @@
-# Compiles and runs reassociated.cpp with FLAGS, by which a compiler may reassociate sums.
+# Compiles and runs reassociated.cpp with FLAGS that let a compiler reassociate sums.
 
 cmake_minimum_required(VERSION 3.25)
 

@@ -1,4 +1,4 @@
-// What core/arch.hpp refuses with a sentence: flags of the compiler, and macros.
+// A program that core/arch.hpp refuses with one sentence, because of compiler flags or macros.
 #include <algorithm>
 
 #if defined(MACROS_MIN_AND_MAX)

@@ -34,7 +34,7 @@ def main():
     if '#include "mhla/' in text:
         sys.exit("expected no include of mhla's own headers, got one")
 
-    program = work / "readme.cpp"  # the program of the README, whatever headers it names
+    program = work / "readme.cpp"  # the program of README.md, with any headers that it includes
     program.write_text(re.sub("#include <mhla/.+>", "#include <mhla/mhla.hpp>",
                               (tree.ROOT / "examples/readme.cpp").read_text()))
     compile_unit = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I", work, "-isystem",

@@ -1,4 +1,4 @@
-// Files with names outside of the code page, written, read and replaced on Windows.
+// Writes, reads and replaces files on Windows whose names are outside of the code page.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// The smallest program of a user of mhla::cuda: plans a call, and makes it where there is a device.
-// The lines of include/mhla/cuda/README.md are among it.
+// The smallest program that uses mhla::cuda: it plans a call, and runs it if there is a device. It
+// contains lines of include/mhla/cuda/README.md.
 
 #include <algorithm>
 #include <cstdio>
@@ -58,7 +58,7 @@ int main() try {
 
   constexpr int sequences = 1, heads = 1;
   const mhla::cuda::Streaming<64, 64, T> streaming(sequences, heads, 64, mixing, op);
-  constexpr int kPrompt = kTokens / 2 - 1, seen = kPrompt;  // twice, and one token more
+  constexpr int kPrompt = kTokens / 2 - 1, seen = kPrompt;  // two prompts, then one token
   in.q = in.k = in.v = mhla::bnhd(static_cast<const T*>(tokens), 1, kPrompt, 1, 64);
   out = mhla::bnhd(static_cast<T*>(outputs), 1, kPrompt, 1, 64);
   const std::size_t prefill_bytes =
@@ -82,7 +82,7 @@ int main() try {
   T streamed;
   check(cudaMemcpy(&streamed, outputs, sizeof(streamed), cudaMemcpyDeviceToHost));
 
-  const auto right = [](T output) {  // all values are the same, so their mean is
+  const auto right = [](T output) {  // all values are equal, so their mean is too
     return std::abs(static_cast<float>(output) - 0.74609375f) < 0.02f;
   };
   const bool good = right(first) && right(streamed);

@@ -1,4 +1,4 @@
-// The smallest program of a user of files: a matrix is written to argv[1] and read again.
+// The smallest program that uses files: it writes a matrix to argv[1] and reads it again.
 
 #include <cstdio>
 

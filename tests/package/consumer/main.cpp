@@ -1,4 +1,4 @@
-// The smallest program of a user: one head over 100 tokens, and a finite output.
+// The smallest program that uses the library: one head over 100 tokens, with a finite output.
 
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-// The smallest program of a user of MPI: ranks, or one alone, tell each other which they are.
+// The smallest program that uses MPI: one or more ranks send each other their numbers.
 
 #include "mhla/distributed/mpi.hpp"
 

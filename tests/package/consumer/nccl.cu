@@ -1,5 +1,5 @@
-// The smallest program of a user of mhla::nccl: where there is a device, a form over ranks of which
-// it is the only one. The lines of include/mhla/cuda/README.md are among it.
+// The smallest program that uses mhla::nccl: if there is a device, it runs a form over one rank. It
+// contains lines of include/mhla/cuda/README.md.
 
 #include <cmath>
 #include <cstddef>
@@ -14,7 +14,7 @@ constexpr std::size_t kBytes = kTokens * 64 * sizeof(T);
 
 void check(cudaError_t status) { mhla::cuda::expect_success(status, "a call of the consumer"); }
 
-/// `bytes` of device memory.
+/// Allocates `bytes` of device memory.
 void* array(std::size_t bytes, int fill) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes));
@@ -54,7 +54,7 @@ int main() try {
   gpu.synchronize();
   T first;
   check(cudaMemcpy(&first, out.data, sizeof(first), cudaMemcpyDeviceToHost));
-  // All values are the same, so their mean is.
+  // All values are equal, so their mean is too.
   const bool good = std::abs(static_cast<float>(first) - 0.74609375f) < 0.02f;
   std::printf("%s\n", good ? "right" : "WRONG");
   return good ? 0 : 1;

@@ -1,4 +1,4 @@
-// Two translation units of the library in one program agree.
+// Checks that two translation units of the library in one program agree.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,5 @@
-// Compiled twice, with MHLA_UNIT as first and as second, and linked into one program.
+// A unit that is compiled twice, with MHLA_UNIT as first and as second, and linked into one
+// program.
 
 #include "unit.hpp"
 
