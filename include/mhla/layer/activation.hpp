@@ -7,10 +7,10 @@
 ///     erf_gelu(x) = x Phi(x),            Phi(x) = (1 + erf(x / sqrt(2))) / 2
 ///     silu(x)     = x / (1 + e^(-x))
 ///
-/// gelu is the tanh form of erf_gelu, 0.5 x (1 + tanh(u)), rewritten; silu is also called swish.
-/// Rows of all views are contiguous (column stride 1) at any row stride; what is written overlaps
-/// nothing else. Cost: an exponential an element, and for erf_gelu a polynomial of degree 11 in
-/// float or 23 in double. Source: Hendrycks and Gimpel, arXiv:1606.08415.
+/// gelu is the tanh form of erf_gelu, 0.5 x (1 + tanh(u)), rewritten. silu is also called swish.
+/// Rows of all views are contiguous (column stride 1) at any row stride. Outputs overlap nothing
+/// else. Cost: one exponential per element. erf_gelu also takes a polynomial of degree 11 in float,
+/// or 23 in double. Source: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include <concepts>
 #include <limits>

@@ -8,9 +8,9 @@
 ///     p <- p - rate * weight_decay * p - rate * m' / (sqrt(v') + eps)
 ///
 /// Step t counts from 1. The decay is decoupled from m and v, and scaled by the rate as in the
-/// usual implementations. Parameters with another decay are another row, with their own state.
-/// Cost: 4 numbers read and 3 written a parameter. Source: Loshchilov and Hutter, arXiv:1711.05101,
-/// algorithm 2; the schedule: Loshchilov and Hutter, arXiv:1608.03983, without restarts.
+/// usual implementations. Parameters with another decay need another row and another state. Cost: 4
+/// numbers read and 3 written per parameter. Sources: Loshchilov and Hutter, arXiv:1711.05101,
+/// algorithm 2; for the schedule, Loshchilov and Hutter, arXiv:1608.03983, without restarts.
 
 #include <algorithm>
 #include <cmath>
@@ -50,8 +50,9 @@ struct AdamWState {
 
 /// Takes one step.
 /// \param executor  splits over parameters
-/// \throws shape_error unless gradients and state have the size of the parameters, option_error
-/// unless 0 <= beta < 1, eps > 0, weight_decay >= 0 and learning_rate >= 0; touches nothing then.
+/// \throws shape_error unless gradients and state have the size of the parameters; option_error
+///         unless 0 <= beta < 1, eps > 0, weight_decay >= 0 and learning_rate >= 0. Nothing is
+///         written.
 template <Accumulator A>
 void adamw(std::type_identity_t<std::span<A>> parameters,
            std::type_identity_t<std::span<const A>> gradients, AdamWState<A>& state,
@@ -63,7 +64,7 @@ void adamw(std::type_identity_t<std::span<A>> parameters,
 inline double warmup_cosine(Index step, Index warmup, Index steps);
 
 /// Scales gradients whose Euclidean norm is above `largest_norm` down to it.
-/// \return the norm before; gradients whose norm is not finite are left alone
+/// \return the norm before scaling; gradients with an infinite or NaN norm stay unchanged
 /// \throws option_error unless largest_norm >= 0.
 template <std::ranges::contiguous_range R>
 requires Accumulator<std::ranges::range_value_t<R>>

@@ -7,7 +7,7 @@
 ///     adaptive:  m = silu(c) W^T + b        c [B,C], W [6C,C], m [B,6C]
 ///     table:     m = c + w                  c [B,6C], w [6C] of the block, m [B,6C]
 ///
-/// Sources: Peebles and Xie, arXiv:2212.09748; the table is that of PixArt, arXiv:2310.00426.
+/// Sources: Peebles and Xie, arXiv:2212.09748; for the table, PixArt, arXiv:2310.00426.
 
 #include <algorithm>
 #include <span>
@@ -105,7 +105,7 @@ class AdaptiveCondition {
   ParameterTable table_;
 };
 
-/// A row of the block's own that is added to c.
+/// The condition plus a row of the block's parameters.
 template <Accumulator T>
 class TableCondition {
   static constexpr const char* kName = "condition table";

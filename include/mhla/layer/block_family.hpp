@@ -21,7 +21,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// Where a block has a convolution, if its options want one.
+/// Position of a block's convolution, if its options enable one.
 enum class BlockConvolution { kNever, kFirst, kLast };
 
 /// Prefixes of the parameters of a block's parts.
@@ -32,7 +32,7 @@ struct BlockPrefixes {
   std::array<std::string_view, 2> others{};  // of tensors of the whole model's block
 };
 
-/// The options of a block, as far as all families have them, if they fit each other.
+/// Returns the options of a block that all families have, after checking that they fit each other.
 template <class Options>
 const Options& checked_block_options(const char* function, const Options& o) {
   expect_channels(function, o.channels);
@@ -40,7 +40,7 @@ const Options& checked_block_options(const char* function, const Options& o) {
   return o;
 }
 
-/// The options of a block's attention, which has the block's channels.
+/// Returns the options of a block's attention, with the block's channels.
 template <class Options>
 auto block_attention_options(const char* function, const Options& o) {
   auto attention = o.attention;
@@ -52,8 +52,8 @@ auto block_attention_options(const char* function, const Options& o) {
   return attention;
 }
 
-/// The width of a feed-forward part.
-/// \param fallback  what 0 stands for
+/// Returns the width of a feed-forward part.
+/// \param fallback  width if the option is 0
 inline Index block_hidden(const char* function, Index hidden, Index fallback) {
   if (hidden < 0) {
     fail_option(function, "hidden", "is " + std::to_string(hidden),
@@ -62,7 +62,7 @@ inline Index block_hidden(const char* function, Index hidden, Index fallback) {
   return hidden == 0 ? fallback : hidden;
 }
 
-/// The mix of a block's image, whose tokens lie as those of its attention.
+/// Returns the mix of a block's image. Its tokens have the order of the attention's.
 template <class MixBody, class Options>
 MixBody block_mix(const Options& o) {
   return MixBody({.tokens = o.attention.tokens,

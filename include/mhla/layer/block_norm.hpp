@@ -22,7 +22,7 @@ namespace detail {
 template <Accumulator T>
 class LayerNormPart {
  public:
-  /// \param affine  whether there are a gain and a shift
+  /// \param affine  true if there are a gain and a shift
   LayerNormPart(Index channels, bool affine, double eps) : eps_(eps) {
     if (!affine) return;
     table_.add("weight", {channels});

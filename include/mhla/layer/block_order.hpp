@@ -7,11 +7,11 @@
 ///     from_blocks    y[order[place]] = x[place]
 ///
 /// for each item of a batch of N / tokens. In that order the blocks are BlockSizes, or Contiguous
-/// if they are equal. Each undoes the other and is its adjoint: the gradient of to_blocks is
-/// from_blocks of the gradient, and the other way round. Both are copies: they assign.
+/// if they are equal. Each function undoes the other and is its adjoint: the gradient of to_blocks
+/// is from_blocks of the gradient, and vice versa. Both assign.
 ///
-/// Rows of all views are contiguous (column stride 1) at any row stride; what is written overlaps
-/// nothing else.
+/// Rows of all views are contiguous (column stride 1) at any row stride. Outputs overlap nothing
+/// else.
 
 #include <algorithm>
 #include <span>
@@ -27,7 +27,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The tokens of all blocks, one block after another, each in the order of its runs.
+/// Returns the tokens of all blocks, one block after another, each in the order of its runs.
 /// \throws shape_error unless the blocks cover all tokens.
 template <Partition P>
 std::vector<Index> block_order(const P& blocks);
@@ -35,13 +35,13 @@ std::vector<Index> block_order(const P& blocks);
 /// Writes the rows of x [N,C] in the order of blocks into y [N,C], for N a multiple of the tokens.
 /// \param order     every token of [0, tokens) once, as block_order has them
 /// \param executor  splits over rows
-/// \throws shape_error, option_error for anything that does not fit, before y is touched; that no
-///         token is twice in `order` is not checked.
+/// \throws shape_error, option_error for anything that does not fit, before y is touched. Repeated
+///         tokens in `order` are not detected.
 template <LayerInput X>
 void to_blocks(const X& x, std::span<const Index> order, const detail::output_t<X>& y,
                const ExecutorRef& executor = {});
 
-/// Writes rows x [N,C] in the order of blocks back to their tokens y [N,C]; otherwise as to_blocks.
+/// Copies rows x [N,C] in the order of blocks back to their tokens y [N,C]. Otherwise as to_blocks.
 template <LayerInput X>
 void from_blocks(const X& x, std::span<const Index> order, const detail::output_t<X>& y,
                  const ExecutorRef& executor = {});

@@ -33,14 +33,14 @@ struct LayerRows {
   Index rows, batch;
 };
 
-/// A body that also reads a row of condition() numbers per item.
+/// A body that also reads one row of condition() numbers for each item.
 template <class Body>
 concept Conditioned = requires(const Body& body) {
   body.condition();
 };
 
-/// A body whose passes read more than parameters: what prepare() computes from the options, once
-/// and before the first of them.
+/// A body that reads more than parameters. prepare() computes this data from the options, once and
+/// before the first pass.
 template <class Body>
 concept Prepared = requires(Body& body) {
   body.prepare();
@@ -51,7 +51,7 @@ template <class A>
 MatrixView<A> take_matrix(const char* function, Arena& arena, Index rows, Index cols) {
   return Rows<A>(function, arena, rows, cols).matrix(rows, cols);
 }
-/// `count` shares of as many bytes; an empty span while bytes are counted.
+/// Returns `count` shares of equally many bytes, or an empty span while bytes are counted.
 inline Workspace take_bytes(const char* function, Arena& arena, std::size_t bytes,
                             std::size_t count = 1) {
   std::byte* const memory =
@@ -85,7 +85,7 @@ struct SharedScratch {
   }
 };
 
-/// Rows [B*N, ...] as heads [B,N,heads,width]: every `step`th head from `first` on.
+/// Returns rows [B*N, ...] as heads [B,N,heads,width]: every `step`th head from `first` on.
 template <class T>
 TensorView<T> split_heads(const MatrixView<T>& x, Index batch, Index heads, Index width,
                           Index first = 0, Index step = 1) {
@@ -96,7 +96,7 @@ TensorView<T> split_heads(const MatrixView<T>& x, Index batch, Index heads, Inde
           {n * x.row_stride, x.row_stride, step * width, 1}};
 }
 
-/// Columns of part `part` of `parts` equal parts.
+/// Returns the columns of part `part` of `parts` equal parts.
 template <class T>
 MatrixView<T> columns_of(const MatrixView<T>& x, Index part, Index parts) {
   const Index cols = x.cols / parts;
@@ -119,7 +119,7 @@ void add(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor) {
   });
 }
 
-/// A body whose parameters are a part of those of another.
+/// A body whose parameters are a part of another body's.
 template <class Body>
 class Part {
  public:
@@ -131,7 +131,7 @@ class Part {
 
   const Body* operator->() const { return &body_; }
   const Body& operator*() const { return body_; }
-  /// The part's numbers of a row of all parameters, or of their gradients; none of none.
+  /// Returns the part's numbers of a row of all parameters or gradients; empty if the row is empty.
   template <class T>
   std::span<T> of(std::span<T> row) const {
     if (row.empty()) return row;

@@ -6,9 +6,9 @@
 ///     y_r   (+)= bias + sum over taps t of weight_t * x_source(t, r)      weight_t, bias, rows [C]
 ///     dweight_t += sum over rows r of dy_r * x_source(t, r)
 ///
-/// Up to 4 adjacent rows with the same taps are computed together, so that a weight is loaded once
-/// for all of them. Channels are split into panels whose sums stay in registers over the taps.
-/// Every sum is one chain in ascending order, so bits depend on neither.
+/// Up to 4 adjacent rows with the same taps are computed together, and load each weight once.
+/// Channels are split into panels whose sums stay in registers over the taps. Every sum is one
+/// chain in ascending order, so bits depend neither on rows computed together nor on panels.
 
 #include <algorithm>
 #include <span>
@@ -29,7 +29,7 @@ inline namespace MHLA_TARGET {
 /// The parameters of a depthwise convolution (T const) or their gradients.
 template <class T>
 struct ConvolutionView {
-  MatrixView<T> weight{};  ///< [C,taps], a row a channel; a gradient may be absent
+  MatrixView<T> weight{};  ///< [C,taps], one row per channel; a gradient may be absent
   std::span<T> bias{};     ///< [C] or empty: no bias, or no gradient of it
 
   constexpr operator ConvolutionView<const T>() const  // NOLINT(google-explicit-constructor)
@@ -56,7 +56,7 @@ void expect_convolution_gradients(const char* function, const ConvolutionView<A>
   expect_elements_or_none(function, "gradient of bias", gradients.bias.size(), channels);
 }
 
-/// A row of C numbers for each tap, and one more for the bias.
+/// One row of C numbers per tap, and one for the bias.
 template <Accumulator A>
 struct TapWeights {
   Index taps, stride;
@@ -80,24 +80,24 @@ struct TapWeights {
   const A* bias() const { return tap(taps); }
 };
 
-/// Rows that have the same taps, and what each tap reads for each of them.
+/// Rows that have the same taps, and the source of each tap for each row.
 template <Accumulator A>
 struct TapRows {
   static constexpr int kTogether = 4;
-  static constexpr Index kMost = 64;  // taps; more of them come in several parts
+  static constexpr Index kMost = 64;  // taps; more taps come in several parts
 
   Index count = 1;       // of rows: 1 or kTogether
   Index row[kTogether];  // in the matrix of results
-  bool first = true;     // whether no part came before
+  bool first = true;     // true in the first part
   Index taps = 0;        // of this part
-  Index tap[kMost];      // whose weight is meant
+  Index tap[kMost];      // index of the weight
   const A* source[kMost][kTogether];
 };
 
 /// f(TapRows) for the rows at positions [begin, end), in order.
-/// \param taps  at(position) has the rows behind that position that are `alike`, row(i) of
-///              the i-th of them, for_each(f) with f(tap, source) for the first, and from(source),
-///              which reads source + i for the i-th
+/// \param taps  at(position) returns the rows from `position` on that have the same taps (`alike`).
+///              Its row(i) is the i-th row, for_each(f) calls f(tap, source) for the first row, and
+///              from(source) reads source + i for the i-th row.
 template <Accumulator A, class Taps, class F>
 void for_each_tap_rows(const Taps& taps, Index begin, Index end, const F& f) {
   TapRows<A> rows;

@@ -39,15 +39,15 @@ struct CrossEntropy {
   Index correct = 0;  ///< rows whose largest logit is the label's
 };
 
-/// The mean loss of logits [B,C] with B > 0, and the number of rows predicted right.
-/// \param labels   one in [0, C) for each row
+/// Returns the mean loss of logits [B,C] with B > 0, and the number of rows predicted right.
+/// \param labels   one label in [0, C) per row
 /// \param dlogits  [B,C], to which the gradient of the mean loss is added, or absent
 /// \throws shape_error, option_error for anything that does not fit, before dlogits is touched.
 template <LayerInput X, IntegerRange Labels>
 CrossEntropy cross_entropy(const X& logits, const Labels& labels,
                            const detail::output_t<X>& dlogits = {});
 
-/// Position of the largest number, the first of equal ones; -1 for an empty range.
+/// Returns the position of the largest number, the first of equal ones, or -1 for an empty range.
 template <std::ranges::contiguous_range R>
 requires Accumulator<std::ranges::range_value_t<R>> Index argmax(const R& x);
 

@@ -1,21 +1,21 @@
 #pragma once
 
 /// \file
-/// A layer of a language model (language_layer.hpp, language_block.hpp): besides whole sequences it
-/// runs the next tokens of sequences, from a state of what these have seen.
+/// A layer of a language model (language_layer.hpp, language_block.hpp). It runs whole sequences,
+/// and the next tokens of sequences from a state of all tokens before.
 ///
 ///     auto state = layer.start(2);
 ///     layer.append(state, prompts, y);             // [2 * length of a prompt, C]
-///     layer.append(state, tokens, y1);             // [2, C]: a token of each
+///     layer.append(state, tokens, y1);             // [2, C], one token per sequence
 ///
-/// Prompts of several lengths are packed, as sequences are in batch.hpp:
+/// Prompts of several lengths are packed, like sequences in batch.hpp:
 ///
 ///     const std::vector<Index> offsets{0, 5, 12};  // of 5 and 7 tokens
 ///     layer.append(state, prompts, offsets, y);    // [12, C]
 ///
 /// Every sequence gets the bits that it has alone, with the same calls. A state is a value with
-/// functions to save, restore, select and reorder (language_state.hpp). A Decoder is what a layer's
-/// append does.
+/// functions to save, restore, select and reorder (language_state.hpp). A Decoder implements a
+/// layer's append.
 
 #include <span>
 #include <string>
@@ -45,7 +45,7 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
   using State = typename Decoder::State;
 
   explicit DecodingLayer(const Options& options) : Base(options) {}
-  /// The mixing matrix is projected as the authors do before each use.
+  /// Projects the mixing matrix as the authors do before each use.
   template <TensorFile<A> F>
   DecodingLayer(const F& file, std::string_view prefix, const Options& options,
                 const std::vector<std::string_view>& recomputed = {})
@@ -53,12 +53,13 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
     project();
   }
 
-  /// The authors' constraint: coefficients of the mixing matrix into [1e-5, 1], 0 above the
-  /// diagonal. In training, after every step.
+  /// Applies the authors' constraint: clamps coefficients of the mixing matrix to [1e-5, 1], and
+  /// sets those above the diagonal to 0. Call it in training after every step.
   void project() { Decoder::project(this->body(), this->parameters()); }
 
-  /// A state that has seen no token. It has the mixing matrix and packed projections of the layer,
-  /// which reads its other parameters anew in every append: where parameters change, begin again.
+  /// Returns a state without tokens. It contains the mixing matrix and packed projections of the
+  /// layer. Every append reads the other parameters from the layer. After a change of parameters,
+  /// start again.
   /// \throws option_error for a negative batch.
   State start(Index batch = 1) const {
     if (batch < 0) {
@@ -67,12 +68,13 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
     return Decoder::start(this->body(), this->parameters(), batch);
   }
 
-  /// Writes y for the next tokens of each sequence, and moves the state past them.
-  /// \param x, y  [B*n, C], n tokens of one sequence after those of another
-  /// \param call  workspace: append_workspace_bytes(state, rows, executor); batch: 0 or the state's
-  /// \throws shape_error, option_error for anything that does not fit, also for a state of a layer
-  ///         with other options and for more tokens than the mixing matrix has blocks for, before
-  ///         anything is changed.
+  /// Writes y for the next tokens of each sequence, and moves the state past these tokens.
+  /// \param x, y  [B*n, C], n tokens of one sequence after those of another.
+  /// \param call  workspace: append_workspace_bytes(state, rows, executor); batch: 0 or the
+  ///              state's.
+  /// \throws shape_error, option_error for anything that does not fit, before any change. This
+  ///         includes a state of a layer with other options, and more tokens than the mixing matrix
+  ///         allows.
   template <LayerInput X>
   void append(State& state, const X& x, const detail::output_t<X>& y,
               const LayerCall& call = {}) const {
@@ -83,7 +85,7 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
     append_rows(state, rows, y, call,
                 [&](Index b) { return batch == 0 ? 0 : rows.rows / batch * b; });
   }
-  /// The same for sequences of any lengths, of which some may have no tokens.
+  /// Appends tokens of sequences of any lengths, of which some may have no tokens.
   /// \param x, y     [sum of the lengths, C]
   /// \param offsets  [B + 1]: rows offsets[b] up to offsets[b + 1] are of sequence b
   template <LayerInput X>

@@ -6,9 +6,9 @@
 ///     y = x W^T + b                                        x [N,I], W [O,I], b [O], y [N,O]
 ///     dx += dy W      dW += dy^T x      db += sum_n dy_n
 ///
-/// Parameters are views, so those of a whole model may be one row of numbers. Rows of all views are
-/// contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
-/// Cost: 2*N*I*O flops, the adjoint twice that. `dense` transposes W each time, PackedDense once.
+/// Parameters are views, so the parameters of a whole model may be one row of numbers. Rows of all
+/// views are contiguous (column stride 1) at any row stride. Outputs overlap nothing else. Cost:
+/// 2*N*I*O flops, the adjoint twice that. `dense` transposes W in each call, PackedDense once.
 
 #include <algorithm>
 #include <span>
@@ -39,7 +39,7 @@ void dense(const X& x, const DenseView<const detail::element_t<X>>& dense,
 template <Accumulator A>
 std::size_t dense_workspace_bytes(Index inputs, Index outputs);
 
-/// The same output, to the last bit, from a packed layer.
+/// Writes the same output, to the last bit, from a packed layer.
 /// \param executor  splits over rows and outputs
 template <LayerInput X>
 void dense(const X& x, const PackedDense<detail::element_t<X>>& dense, const detail::output_t<X>& y,
@@ -66,14 +66,15 @@ std::size_t dense_adjoint_workspace_bytes(Index rows, Index inputs, Index output
 namespace detail {
 
 /// The gradients of the parameters. Every element is one chain of multiply-adds over all rows in
-/// order, begun at what is there, so tiles of dW share nothing, and their sizes change no bit. A
-/// tile stays in L2 while the rows go by, some at a time; all three are packed.
+/// order, starting from the old gradient. So tiles of dW share nothing, and their sizes change no
+/// bit. A tile stays in L2 while all rows are processed, some at a time. The tile and the rows of x
+/// and dy are packed.
 template <Accumulator A>
 class DenseGradient {
   static constexpr Index kOutputs = 192, kInputs = 384;  // of a tile of dW
   static constexpr Index kLeastOutputs = 48;
   static constexpr Index kRows = 128;   // packed at a time
-  static constexpr Index kPieces = 16;  // of work at most, each with memory of its own
+  static constexpr Index kPieces = 16;  // most pieces of work, each with separate memory
 
  public:
   DenseGradient(const char* function, Arena& arena, Index rows, Index inputs, Index outputs)
@@ -89,7 +90,7 @@ class DenseGradient {
            const ExecutorRef& executor) {
     if (x.rows == 0 || (gradients.weight.absent() && gradients.bias.empty())) return;
     const Index columns = std::max<Index>(1, ceil_div(inputs_, kInputs));
-    Index outputs = kOutputs;  // of a tile: fewer where there would be no tile for each worker
+    Index outputs = kOutputs;  // of a tile: fewer if workers would lack tiles
     while (outputs > kLeastOutputs && ceil_div(outputs_, outputs) * columns < executor.workers()) {
       outputs /= 2;
     }

@@ -11,10 +11,10 @@
 ///
 ///     x, y [B*T,C]: B items of T = frames * rows * columns tokens, weight [C,taps], bias [C]
 ///
-/// Tokens t and taps k are triples (frame, row, column); tokens outside the grid are 0. The weight
-/// is PyTorch's [C,1,rows,columns] or [C,1,frames,rows,columns] as it lies. Rows of all views are
-/// contiguous (column stride 1) at any row stride; what is written overlaps nothing else.
-/// Cost: 2*B*T*C*taps flops, the adjoint twice that.
+/// Tokens t and taps k are triples (frame, row, column). Tokens outside the grid are 0. The weight
+/// has the memory layout of PyTorch's [C,1,rows,columns] or [C,1,frames,rows,columns]. Rows of all
+/// views are contiguous (column stride 1) at any row stride. Outputs overlap nothing else. Cost:
+/// 2*B*T*C*taps flops, the adjoint twice that.
 
 #include <algorithm>
 #include <span>
@@ -32,12 +32,12 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The tokens of an item, and the taps of each.
+/// The tokens of an item, and the taps of each token.
 struct DepthwiseGrid {
   GridShape tokens;  ///< along each axis, all >= 1
   GridShape kernel;  ///< taps along each axis, all odd
-  /// The row of each token inside its item, tokens in raster order: a permutation of 0 .. T-1 (that
-  /// each row comes once is not checked). Empty if rows are in raster order.
+  /// The row of each token inside its item, tokens in raster order: a permutation of 0 .. T-1.
+  /// Repeated rows are not detected. Empty if rows are in raster order.
   std::span<const Index> places{};
 };
 
@@ -135,7 +135,7 @@ class GridTaps {
   };
 
  public:
-  /// \param mirrored  with the weights of a kernel that is reversed along each axis
+  /// \param mirrored  true for the weights of a kernel that is reversed along each axis
   GridTaps(MatrixView<const A> x, const DepthwiseGrid& grid, bool mirrored)
       : x_(x), grid_(grid), size_(volume(grid.tokens)), mirrored_(mirrored) {}
 
@@ -161,7 +161,7 @@ inline void expect_kernel(const char* function, const GridShape& kernel) {
   }
 }
 
-/// Throws unless the tokens of a grid have these places, if any.
+/// Throws unless `places` is empty or has one row of the grid per token.
 inline void expect_places(const char* function, std::span<const Index> places, Index tokens) {
   expect_elements_or_none(function, "places", places.size(), tokens);
   for (const Index place : places) {

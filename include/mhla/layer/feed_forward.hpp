@@ -26,7 +26,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
-/// The names of the layers of a perceptron; they are the authors'.
+/// The authors' names of the layers of a perceptron.
 struct MlpNames {
   std::string first = "fc1", second = "fc2";
 };

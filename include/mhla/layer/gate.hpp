@@ -8,10 +8,10 @@
 ///
 ///     f(g) = silu(g) = g / (1 + e^(-g))   or   f(g) = sigmoid(g) = 1 / (1 + e^(-g))
 ///
-/// With silu it is the product of SwiGLU: x and g are two dense layers of the same input, such as
-/// the halves of the columns of one layer. Rows of all views are contiguous (column stride 1) at
-/// any row stride; what is written overlaps nothing else. Cost: an exponential an element, the
-/// adjoint one for each gradient. Source: Shazeer, arXiv:2002.05202.
+/// With silu it is the product of SwiGLU: x and g are outputs of two dense layers on the same
+/// input, such as the halves of one layer's columns. Rows of all views are contiguous (column
+/// stride 1) at any row stride. Outputs overlap nothing else. Cost: one exponential per element, in
+/// the adjoint one per gradient. Source: Shazeer, arXiv:2002.05202.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -46,7 +46,7 @@ void gate_adjoint(const X& x, const detail::input_t<X>& g, const detail::input_t
 
 namespace detail {
 
-/// run(Silu()) or run(Sigmoid()).
+/// Calls run(Silu()) or run(Sigmoid()).
 template <class Run>
 void with_gate_function(GateFunction function, Run&& run) {
   if (function == GateFunction::kSilu) {

@@ -6,10 +6,10 @@
 ///     gate = x Wg^T + bg,   up = x Wu^T + bu,   hidden = silu(gate) * up,   y = hidden Wd^T + bd
 ///                           x [N,I], Wg, Wu [H,I], gate, up, hidden [N,H], Wd [O,H], y [N,O]
 ///
-/// silu is that of activation.hpp. The caller keeps gate and up for the adjoint, but not hidden: it
-/// follows from the exponential that the slope of silu needs anyway. So one `hidden` serves all
-/// layers of a model. Rows of all views are contiguous (column stride 1) at any row stride; what is
-/// written overlaps nothing else.
+/// activation.hpp defines silu. The caller keeps gate and up for the adjoint, but not hidden. The
+/// adjoint computes hidden from an exponential that the slope of silu needs anyway, so one `hidden`
+/// serves all layers of a model. Rows of all views are contiguous (column stride 1) at any row
+/// stride. Outputs overlap nothing else.
 /// Cost: 2*N*H*(2I+O) flops and N*H exponentials, the adjoint twice the flops.
 /// Source: Shazeer, arXiv:2002.05202.
 
@@ -61,7 +61,7 @@ struct PackedGatedMlp {
   PackedDense<A> gate, up, down;
 };
 
-/// The same outputs, to the last bit, from packed layers.
+/// Writes the same outputs, to the last bit, from packed layers.
 /// \param executor  splits over rows and outputs
 template <LayerInput X>
 void gated_mlp(const X& x, const PackedGatedMlp<detail::element_t<X>>& parameters,
@@ -128,7 +128,7 @@ struct GateAdjoint {
   }
 };
 
-/// Writes dgate, dup and hidden of a row, where dup is the gradient of hidden before.
+/// Writes dgate, dup and hidden of a row. On entry, dup is the gradient of hidden.
 template <Accumulator A>
 void multiply_gate_adjoint(const A* gate, const A* up, A* dgate, A* dup, A* hidden, Index count) {
   using P = Packet<A>;
@@ -149,7 +149,7 @@ void multiply_gate_adjoint(const A* gate, const A* up, A* dgate, A* dup, A* hidd
   store_partial(hidden + i, at.hidden, tail);
 }
 
-/// Throws unless what gated_mlp reads, and what it writes for the adjoint, fit each other.
+/// Throws unless the arguments of gated_mlp and its adjoint fit each other.
 template <Accumulator A, class T>
 void expect_gated_mlp(const char* function, const MatrixView<const A>& x,
                       const GatedMlpView<const A>& parameters, const MatrixView<T>& gate,
@@ -164,7 +164,7 @@ void expect_gated_mlp(const char* function, const MatrixView<const A>& x,
   expect_rows(function, "up", up, x.rows, width);
 }
 
-/// Throws unless a packed layer has `expected` inputs or outputs, those of the gate.
+/// Throws unless a packed layer has `expected` inputs or outputs, as the gate has.
 inline void expect_sizes_of_gate(const char* argument, Index count, const char* what,
                                  Index expected, const char* of_gate) {
   if (count == expected) return;

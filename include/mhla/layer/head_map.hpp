@@ -1,14 +1,14 @@
 #pragma once
 
 /// \file
-/// Feature maps on the heads of rows, before attention: where something comes between the map and
+/// Feature maps on the heads of rows before attention, for layers with a step between map and
 /// attention, such as a rotary embedding.
 ///
 ///     y_h = phi(x_h)                          x [N,H*D], y [N,H*phi.features(D)], every head h
 ///     dx_h += J^T dy_h                        and the gradient of phi's weights, if it has any
 ///
-/// Rows of all views are contiguous (column stride 1) at any row stride; what is written overlaps
-/// nothing else. Cost: that of the map.
+/// Rows of all views are contiguous (column stride 1) at any row stride. Outputs overlap nothing
+/// else. Cost: that of the map.
 
 #include <algorithm>
 #include <span>
@@ -34,7 +34,7 @@ void map_heads(const X& x, const Map& map, Index heads, const detail::output_t<X
                const ExecutorRef& executor = {});
 
 /// Adds the gradients of x and of the map's weights for the gradient dy of y.
-/// \param y         as map_heads wrote it
+/// \param y         as written by map_heads
 /// \param dx        [N,H*D] or absent
 /// \param dweights  [map.weights()] or empty
 /// \param call      its executor splits over chunks of rows, whose sums are added in order
@@ -72,7 +72,7 @@ MatrixView<T> head_columns(MatrixView<T> x, Index begin, Index count, Index head
   return {x.data + begin * x.row_stride + head * width, count, width, x.row_stride};
 }
 
-/// Sums of weights' gradients, and a row for a gradient that is not wanted, by chunks of rows.
+/// Sums of the weights' gradients per chunk of rows, and memory for an unused gradient.
 template <Accumulator A>
 struct HeadMapSums {
   RowChunks chunks;
@@ -87,7 +87,7 @@ struct HeadMapSums {
         ignored(arena.take<A>(function, {chunks.count(), kLayerStrip, width})) {}
 };
 
-/// J^T dy of a strip of one head.
+/// Adds J^T dy of a strip of one head.
 template <Accumulator A, class Map>
 void add_head_map(const Map& map, MatrixView<const A> x, MatrixView<const A> y,
                   MatrixView<const A> dy, MatrixView<A> dx, A* dweights) {

@@ -13,10 +13,10 @@
 ///     auto state = block.start(2);
 ///     block.append(state, prompts, y);                          // decoding_layer.hpp
 ///
-/// Prompts and then tokens give what the whole sequence gives, as far as the attention's do.
-/// Parameters, as the authors call them: attn_norm.weight, attn. with those of the attention,
-/// mlp_norm.weight, mlp.{gate,up,down}_proj.weight. Cost: that of the attention and 6*B*N*C*H
-/// flops; besides the attention's, about 2*H + C numbers per token are kept. Sources: Touvron et
+/// Prompts and then tokens give the outputs of the whole sequence, as precisely as the attention
+/// does. Parameters have the authors' names: attn_norm.weight, attn. with those of the attention,
+/// mlp_norm.weight, mlp.{gate,up,down}_proj.weight. Cost: that of the attention, and 6*B*N*C*H
+/// flops. About 2*H + C numbers per token are kept besides the attention's. Sources: Touvron et
 /// al., arXiv:2302.13971; the released models of arXiv:2601.07832.
 
 #include <algorithm>
@@ -60,8 +60,8 @@ struct LanguageBlockDecoder;
 }  // namespace detail
 
 /// State of a batch of sequences, with the functions of a LanguageState (language_state.hpp). It
-/// has the mixing matrix and packed projections that were the block's when it began. Copies are
-/// independent, but share these. Made by LanguageBlock::start.
+/// has the mixing matrix and packed projections of the block at the start of the state. Copies are
+/// independent, but share these. LanguageBlock::start makes it.
 template <Accumulator A>
 class LanguageBlockState {
  public:
@@ -98,8 +98,7 @@ class LanguageBlockState {
   std::shared_ptr<const Packed> mlp_;
 };
 
-/// The block: layer.hpp says what it does on whole sequences, decoding_layer.hpp on the next
-/// tokens.
+/// The block. layer.hpp documents whole sequences, decoding_layer.hpp the next tokens.
 template <Accumulator A>
 using LanguageBlock = DecodingLayer<detail::LanguageBlockDecoder<A>>;
 

@@ -38,10 +38,10 @@ class LanguageBody {
   static constexpr const char* kBackwardName = "LanguageLayer::backward";
   static constexpr const char* kOutput = "o_proj.weight";
 
-  /// Queries or keys on their way to attention.
+  /// Queries or keys between projection and attention.
   struct Path {
     MatrixView<T> projected;  // [rows, heads*D]
-    MatrixView<T> convolved;  // the same without a short convolution
+    MatrixView<T> convolved;  // projected if there is no short convolution
     MatrixView<T> features;   // [rows, heads*F]
     MatrixView<T> rotated;
   };
@@ -88,7 +88,7 @@ class LanguageBody {
   const ParameterTable& table() const { return table_; }
   const LanguageSizes& sizes() const { return sizes_; }
   Index features() const { return features_; }
-  Index tokens() const { return 0; }  ///< any number up to the next
+  Index tokens() const { return 0; }  ///< any number, up to the next
   Index most_tokens() const { return options_.chunk * options_.chunks; }
   const RotaryTable<T>& angles() const { return angles_; }
   /// Bytes of workspace of the short convolutions; 0 without them.
@@ -102,7 +102,7 @@ class LanguageBody {
 
   LanguageParameters<const T> views(std::span<const T> row) const { return {tensors_, row}; }
   LanguageParameters<T> views(std::span<T> row) const { return {tensors_, row}; }
-  /// Inputs of the query heads `group`, `group` + groups, ...: one for every key head.
+  /// Returns the inputs of the query heads `group`, `group` + groups, ...: one per key head.
   BatchInputs<T> inputs(const Activations& t, Index group) const {
     const auto [rows, batch] = t.sizes;
     return {
@@ -116,8 +116,8 @@ class LanguageBody {
 
   /// The inputs of attention.
   /// \param runs    runs(f) calls f for each SequenceRun of the rows
-  /// \param tails   the last inputs of the convolutions, or absent: sequences begin
-  /// \param packed  the projections, or null: those of p
+  /// \param tails   the last inputs of the convolutions, or absent at the start of sequences
+  /// \param packed  packed projections, or null for the projections of p
   template <class Runs>
   void attention_inputs(const LanguageParameters<const T>& p, const LanguageMaps<T>& maps,
                         MatrixView<const T> x, const Activations& tape, const Runs& runs,
@@ -126,7 +126,7 @@ class LanguageBody {
   /// Norm and gate of the outputs of attention.
   void finish(const LanguageParameters<const T>& p, MatrixView<const T> x, const Activations& tape,
               const PackedLanguage<T>* packed, const Call& call) const;
-  /// Everything up to `mixed`.
+  /// Computes everything up to `mixed`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
               const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
@@ -155,7 +155,7 @@ class LanguageBody {
     const std::size_t share = tape.summaries.size() / static_cast<std::size_t>(sizes_.groups());
     return tape.summaries.subspan(static_cast<std::size_t>(group) * share, share);
   }
-  /// The part of the gradient of x and of parameters that comes by one path.
+  /// Adds the gradient of x and of parameters along one path.
   void path_adjoint(MatrixView<const T> x, const Path& path, const Path& gradient, Index heads,
                     const DenseView<const T>& weights, const ConvolutionView<const T>& convolution,
                     const LanguageMap<T>& map, MatrixView<T> dx, const DenseView<T>& dweights,

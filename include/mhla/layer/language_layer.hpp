@@ -9,20 +9,21 @@
 ///     a       = causal MHLA(q / sqrt(F), k, v)     [B*N, H*E], no normaliser
 ///     y       = (rms_norm(a) of every head * silu(x Wg^T)) Wo^T
 ///
-/// Keys and values may have fewer heads: query head h reads key head h / (heads of a key head).
+/// Keys and values may have fewer heads. Query head h reads key head h / (query heads per key
+/// head).
 ///
 ///     LanguageLayer<float> attention(file, "model.layers.0.attn.", {.heads = 4});
 ///     attention(x, y, {.batch = 2});                            // whole sequences
 ///     auto state = attention.start(2);
 ///     attention.append(state, prompts, y);                      // [2 * length of a prompt, C]
-///     attention.append(state, tokens, y1);                      // [2, C]: a token of each
+///     attention.append(state, tokens, y1);                      // [2, C], one token per sequence
 ///
 /// A state (language_state.hpp) has the rotary positions, the last inputs of the convolutions and
-/// the summaries. A prompt and then tokens give what the whole sequence gives: to the last bit
-/// where a call begins with a block, elsewhere within rounding.
+/// the summaries. A prompt and then tokens give the outputs of the whole sequence. Their bits are
+/// equal if a call begins with a block, otherwise they agree within rounding.
 ///
 /// Calls: layer.hpp and decoding_layer.hpp. Cost: 2*B*N*C*(2*H*D + 3*H*E) flops for the projections
-/// with gate, and that of causal.hpp. Source: arXiv:2601.07832, section 4.2, and the released
+/// with gate, and the cost of causal.hpp. Source: arXiv:2601.07832, section 4.2, and the released
 /// layers.
 
 #include <algorithm>
@@ -42,8 +43,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The layer: layer.hpp says what it does on whole sequences, decoding_layer.hpp on the next
-/// tokens.
+/// The layer. layer.hpp documents whole sequences, decoding_layer.hpp the next tokens.
 template <Accumulator A>
 using LanguageLayer = DecodingLayer<detail::LanguageDecoder<A>>;
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The feature maps of the language layer, on weights that lie elsewhere, and parts of its
-/// decoding: runs of sequences, and what a stream of few tokens packs once (language_layer.hpp).
+/// The feature maps of the language layer, as views of weights. Parts of its decoding: runs of
+/// sequences, and data that a stream of few tokens packs once (language_layer.hpp).
 
 #include <optional>
 #include <span>
@@ -32,7 +32,7 @@ struct LanguageTails {
   MatrixView<T> q{}, k{}, v{};
 };
 
-/// Consecutive sequences of one length, whose first tokens have one position.
+/// Consecutive sequences of one length whose first tokens have the same position.
 struct SequenceRun {
   Index begin, count;  // sequences
   Index row;           // of the first token of the first sequence
@@ -104,8 +104,8 @@ std::vector<T> copied_maps(const LanguageOptions& options, Index width,
   return numbers;
 }
 
-/// The projections and the maps, packed once for many calls of few tokens. Not copied: it holds its
-/// own memory.
+/// The projections and the maps, packed once for many calls of few tokens. It owns its memory and
+/// cannot be copied.
 template <Accumulator T>
 struct PackedLanguage {
   PackedStore<T> store;

@@ -55,7 +55,7 @@ struct LanguageSizes {
   Index groups() const { return heads / key_heads; }  // query heads of a key head
 };
 
-/// The options, if they fit each other.
+/// Returns the options after checking that they fit each other.
 inline const LanguageOptions& checked_language_options(const LanguageOptions& o) {
   constexpr const char* kName = "LanguageLayer";
   expect_positive(kName, "heads", o.heads);
@@ -99,7 +99,7 @@ struct MapLayers {
   int count = 0;
   bool bias = false;
 };
-/// \throws option_error for the name of no map.
+/// \throws option_error for an unknown name.
 inline MapLayers layers_of_map(std::string_view map) {
   if (map == "hedgehog") return {1, true};
   if (map == "t2r") return {1, false};
@@ -111,7 +111,7 @@ inline MapLayers layers_of_map(std::string_view map) {
               "relu, elu, identity, hedgehog, t2r, dpfp or elementwise_product");
 }
 
-/// "feature_map_q.layer2": the prefix of layer i of a feature map.
+/// Returns the prefix of layer i of a feature map, such as "feature_map_q.layer2".
 inline std::string map_layer_name(const std::string& side, int i, int count) {
   return "feature_map_" + side + ".layer" + (count == 1 ? "" : std::to_string(i + 1));
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The state of a batch of sequences in a language layer (language_layer.hpp): a value that can be
-/// copied, saved and restored, and whose sequences can be selected and reordered.
+/// The state of a batch of sequences in a language layer (language_layer.hpp). It is a value that
+/// can be copied, saved and restored. Its sequences can be selected and reordered.
 ///
 ///     std::vector<std::byte> bytes(state.bytes());
 ///     state.save(bytes);
@@ -10,9 +10,9 @@
 ///     later.restore(bytes);
 ///     state = state.select(std::vector<Index>{1, 1, 0});  // as beam search does
 ///
-/// The layer that restores a state has the same options and parameters as the layer that saved it.
-/// Saved form: a header with the instruction set, the batch and the layer's options, then the saved
-/// form of each head (streaming_state.hpp) and the last inputs of the convolutions.
+/// The layer that restores a state must have the options and parameters of the layer that saved it.
+/// The saved form is a header with the instruction set, the batch and the layer's options. Then
+/// come the saved form of each head (streaming_state.hpp) and the last inputs of the convolutions.
 
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ namespace detail {
 template <Accumulator A>
 struct LanguageDecoder;
 
-/// Parts of a layer that all states of it share, as they were when the first began.
+/// Parts of a layer that all its states share, copied when the first state started.
 template <Accumulator A>
 struct LanguageDecoding {
   using Body = LanguageBody<A>;
@@ -61,7 +61,7 @@ struct LanguageDecoding {
   Index kept() const { return options.short_convolution ? options.convolution_taps - 1 : 0; }
 };
 
-/// Header of a saved state. Options that follow from the heads' own headers are left out.
+/// Header of a saved state. It leaves out options that the headers of the heads determine.
 struct LanguageStateHeader {
   char magic[8] = {'m', 'h', 'l', 'a', 'l', 'm', '0', '1'};
   StateName instruction_set = state_name(kInstructionSet);
@@ -72,26 +72,26 @@ struct LanguageStateHeader {
 
 }  // namespace detail
 
-/// State of a batch of sequences, each of a length of its own. It has the mixing matrix, the packed
-/// projections and the feature maps that were the layer's when it began. Copies are independent,
-/// but share these. Made by LanguageLayer::start.
+/// State of a batch of sequences, each with its own length. It has the mixing matrix, packed
+/// projections and feature maps of the layer at the start of the state. Copies are independent, but
+/// share these. LanguageLayer::start makes it.
 template <Accumulator A>
 class LanguageState {
  public:
   Index batch() const { return batch_; }
-  /// Tokens of the longest sequence so far.
+  /// Returns the tokens of the longest sequence so far.
   Index position() const;
-  /// Tokens of one sequence so far.
-  /// \throws option_error for a sequence that the batch has not.
+  /// Returns the tokens of one sequence so far.
+  /// \throws option_error for a sequence outside the batch.
   Index position(Index sequence) const {
     expect_sequence("LanguageState::position", sequence);
     return head(0, sequence).position();
   }
-  /// Most tokens of a sequence.
+  /// Returns the most tokens of a sequence.
   Index capacity() const { return shared_->stream.capacity(); }
 
-  /// The state of the batch sequences[0], sequences[1], ... of this one, which may repeat.
-  /// \throws option_error for a sequence that the batch has not.
+  /// Returns the state of sequences[0], sequences[1], ... of this state, which may repeat.
+  /// \throws option_error for a sequence outside the batch.
   LanguageState select(std::span<const Index> sequences) const;
 
   /// Bytes of the saved form.
@@ -99,7 +99,7 @@ class LanguageState {
   /// Writes the saved form.
   /// \throws option_error unless `to` has bytes() bytes.
   void save(std::span<std::byte> to) const;
-  /// Replaces this state by the one saved in `from`; unchanged on error.
+  /// Replaces this state by the one saved in `from`. It is unchanged after an error.
   /// \throws option_error unless `from` was saved by a state of as many sequences, of a layer with
   ///         the same options, in a build for the same instruction set.
   void restore(std::span<const std::byte> from);

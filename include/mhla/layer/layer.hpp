@@ -1,23 +1,23 @@
 #pragma once
 
 /// \file
-/// A layer with parameters of its own: loaded from a file, run forwards and backwards.
+/// A layer that has parameters: loaded from a file, run forwards and backwards.
 ///
 ///     const VisionLayer<float> attention(file, "blocks.0.attn.", {.heads = 6, ...});
 ///     attention(x, y, {.executor = pool, .kept = record});
 ///     attention.backward(x, dy, dx, gradients, {.executor = pool, .kept = record});
 ///
-/// `gradients` is laid out as parameters(), so one call of adamw serves the layer. `record` has
-/// kept_bytes(rows); without it backward computes once more what the forward would have kept, with
-/// the same bits. Rows of x, y and their gradients are tokens, those of a batch one after another,
-/// and contiguous (column stride 1) at any row stride. Const functions may run concurrently.
+/// `gradients` has the layout of parameters(), so one call of adamw serves the layer. `record` has
+/// kept_bytes(rows). Without a record, backward computes the kept values again, with the same bits.
+/// Rows of x, y and their gradients are tokens, one item of a batch after another. Rows are
+/// contiguous (column stride 1) at any row stride. Const functions may run concurrently.
 ///
-/// A block of a model may have a condition c, a row for each item, which comes behind x:
+/// A block of a model may have a condition c, one row per item, which follows x:
 ///
 ///     block(x, c, y);
 ///     block.backward(x, c, dy, dx, dc, gradients);
 ///
-/// The body of a layer has its formula: vision_layer.hpp, vision_block.hpp.
+/// The header of a layer's body has its formula: vision_layer.hpp, vision_block.hpp.
 
 #include <algorithm>
 #include <span>
@@ -41,34 +41,36 @@ inline namespace MHLA_TARGET {
 
 /// The options of a layer's call, by name: {.batch = 2, .executor = pool}.
 struct LayerCall {
-  /// Items of the batch, of rows / batch rows each. 0: as many as the layer's own number of tokens
-  /// tells, or else one.
+  /// Items of the batch, of rows / batch rows each. 0 derives it from the layer's number of tokens,
+  /// and means 1 for layers without one.
   Index batch = 0;
   LentMemory workspace{};  ///< at least workspace_bytes(rows, call); empty to allocate
   ExecutorRef executor{};  ///< runs the independent parts of the work
-  /// Forward: memory for what backward reads, kept_bytes(rows, batch), or empty. Backward: what the
-  /// forward kept for the same x, or a copy of these bytes, which backward may move; or empty.
+  /// Forward: memory of kept_bytes(rows, batch) for the values that backward reads, or empty.
+  /// Backward: the memory that the forward wrote for the same x, or a copy, which backward may
+  /// move; or empty.
   LentMemory kept{};
 };
 
-/// \tparam Body  what the layer computes
+/// \tparam Body  computation of the layer
 template <class Body>
 class Layer {
  public:
   using A = typename Body::Scalar;
   using Options = typename Body::Options;
 
-  /// All parameters are 0.
+  /// Makes a layer whose parameters are all 0.
   /// \throws option_error, shape_error for options that do not fit each other.
   explicit Layer(const Options& options)
       : body_(options), parameters_(static_cast<std::size_t>(body_.table().size())) {
     prepare();
   }
-  /// Takes the tensors `prefix` + name of a file; options.channels = 0 stands for the file's.
-  /// \param recomputed  last parts of names, such as "rotary.scale", of more tensors to pass over
-  ///                    than those of kRecomputed (parameters.hpp)
-  /// \throws as above; shape_error that names all tensors which are missing, superfluous, or of
-  /// another shape or type.
+  /// Loads the tensors `prefix` + name of a file. options.channels = 0 takes the channels of the
+  /// file.
+  /// \param recomputed  last parts of names, such as "rotary.scale", of tensors to ignore besides
+  ///                    those of kRecomputed (parameters.hpp)
+  /// \throws option_error, shape_error for options that do not fit each other; shape_error that
+  ///         names all tensors that are missing, superfluous, or of another shape or type.
   template <TensorFile<A> F>
   Layer(const F& file, std::string_view prefix, const Options& options,
         const std::vector<std::string_view>& recomputed = {})
@@ -91,8 +93,8 @@ class Layer {
       requires(!detail::Conditioned<Body>) {
     forward(x, {}, y, call);
   }
-  /// The same of a block with a condition.
-  /// \param c  [items, as many columns as the block's page says]
+  /// Writes y for x with a condition c.
+  /// \param c  one row per item, with the columns that the block's header gives
   template <LayerInput X>
   void operator()(const X& x, const detail::input_t<X>& c, const detail::output_t<X>& y,
                   const LayerCall& call = {}) const requires detail::Conditioned<Body> {
@@ -120,7 +122,7 @@ class Layer {
       requires(!detail::Conditioned<Body>) {
     adjoint(x, {}, dy, dx, {}, gradients, call);
   }
-  /// The same of a block with a condition, whose gradient is added too.
+  /// Adds the gradients of a block with a condition, including dc.
   /// \param dc  as c, or absent
   template <LayerInput X>
   void backward(const X& x, const detail::input_t<X>& c, const detail::input_t<X>& dy,
@@ -130,7 +132,8 @@ class Layer {
     adjoint(x, c, dy, dx, dc, gradients, call);
   }
 
-  /// Bytes of workspace for x of that many rows; of `call` reads the batch and the executor.
+  /// Returns the bytes of workspace for x of that many rows. It reads only batch and executor of
+  /// `call`.
   std::size_t workspace_bytes(Index rows, const LayerCall& call = {}) const {
     const Index batch = batch_of(Body::kName, rows, call.batch);
     return detail::counted_bytes([&](detail::Arena& arena) {
@@ -176,7 +179,7 @@ class Layer {
   using In = MatrixView<const A>;
   using Out = MatrixView<A>;
 
-  /// Memory of a forward pass. A tape that is kept elsewhere leaves its part unused.
+  /// Memory of a forward pass. Its own tape is not used if the caller keeps the tape.
   struct Forward {
     Tape tape;
     typename Body::ForwardScratch scratch;
@@ -184,7 +187,7 @@ class Layer {
             const ExecutorRef& executor)
         : tape(arena, body, rows), scratch(arena, body, rows, executor) {}
   };
-  /// Memory of a backward pass, which may have to go forwards first.
+  /// Memory of a backward pass, which may have to run the forward first.
   struct Backward {
     Forward forward;
     typename Body::BackwardScratch scratch;
@@ -204,8 +207,8 @@ class Layer {
       return {};
     }
   }
-  /// The numbers of all parameters. A file may claim channels that it has not: its shapes are
-  /// compared before there is memory for them, and for what the body prepares.
+  /// The numbers of all parameters. A file may claim channels that it does not have. So its shapes
+  /// are compared before memory for parameters and for the body's data is allocated.
   template <class F>
   std::size_t numbers_in(const F& file, std::string_view prefix,
                          std::span<const std::string_view> recomputed) const {
@@ -244,7 +247,7 @@ class Layer {
       body_.record(parameters(), x, tape, scratch, executor);
     }
   }
-  /// The kept values, in `kept` or else in `tape`.
+  /// Returns the kept values, in `kept` or in `tape`.
   /// \param settle  mark_kept before a forward, find_kept before a backward pass
   template <class Settle>
   Tape tape_of(const char* function, Workspace kept, detail::LayerRows rows, const Tape& tape,

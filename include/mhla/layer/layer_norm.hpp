@@ -9,10 +9,10 @@
 ///     dgain  += sum over rows of dy * n
 ///     dshift += sum over rows of dy
 ///
-/// Without affine parameters, gain and shift are empty and stand for 1 and 0.
-/// The variance is a second pass over the row, so a large mean does not cancel it; the adjoint
-/// computes both again. Rows of all views are contiguous (column stride 1) at any row stride.
-/// Cost: about 8*N*C flops, the adjoint 20*N*C. Source: Ba, Kiros and Hinton, arXiv:1607.06450.
+/// Without affine parameters, gain and shift are empty and stand for 1 and 0. The variance is a
+/// second pass over the row, so a large mean does not cancel it. The adjoint computes mean and
+/// variance again. Rows of all views are contiguous (column stride 1) at any row stride. Cost:
+/// about 8*N*C flops, the adjoint 20*N*C. Source: Ba, Kiros and Hinton, arXiv:1607.06450.
 
 #include <algorithm>
 #include <cmath>
@@ -84,7 +84,7 @@ struct RowStatistics {
   }
 };
 
-/// The sums over rows of dy * n and dy, a pair of rows for each chunk.
+/// The sums over rows of dy * n and dy, two rows per chunk.
 template <Accumulator A>
 class LayerNormAdjoint {
   static constexpr Index kChunks = 64;
@@ -132,7 +132,7 @@ class LayerNormAdjoint {
         dy);
   }
 
-  /// \param gain  [C]; without kGain any row, which is not used
+  /// \param gain  [C]; not read without kGain
   template <bool kGain>
   void add_input(const RowStatistics<A>& statistics, const A* x, const A* gain, const A* dy,
                  A* dx) const {

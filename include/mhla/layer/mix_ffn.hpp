@@ -9,15 +9,15 @@
 ///     ResidualMix:  e = erf_gelu(x W1^T + b1)                                      [B*N, H]
 ///                   y = (e + convolution(e)) W2^T + b2                             [B*N, C]
 ///
-/// GatedMix is that of SANA (GLUMBConv), ResidualMix that of RALA. Alone it is a layer:
+/// GatedMix is SANA's (GLUMBConv), ResidualMix is RALA's. A mix can be used as a layer:
 ///
 ///     const MixFfn<float> ffn(file, "blocks.0.mlp.", {.tokens = {32, 32}});
 ///     ffn(x, y);
 ///
-/// Parameters: of SANA {inverted,depth,point}_conv.conv.{weight,bias}, of RALA {fc1,dwconv,fc2}.
-/// {weight,bias}; dense weights are [O,I,1,1], the point_conv of SANA has no bias.
-/// Cost: 6*B*N*C*H + 36*B*N*H flops gated, 4*B*N*C*H + 18*B*N*H else; twice the width of the
-/// convolution is kept for each token. Sources: Xie et al., arXiv:2410.10629 (SANA); Fan et al.,
+/// Parameters of SANA are {inverted,depth,point}_conv.conv.{weight,bias}, of RALA
+/// {fc1,dwconv,fc2}.{weight,bias}. Dense weights are [O,I,1,1], and the point_conv of SANA has no
+/// bias. Cost: 6*B*N*C*H + 36*B*N*H flops gated, 4*B*N*C*H + 18*B*N*H otherwise. Twice the width of
+/// the convolution is kept per token. Sources: Xie et al., arXiv:2410.10629 (SANA); Fan et al.,
 /// arXiv:2411.07635 (RALA).
 
 #include <algorithm>
@@ -49,7 +49,7 @@ inline namespace MHLA_TARGET {
 /// Options of a mix of neighbours.
 struct MixFfnOptions {
   GridShape tokens{1};          ///< of an image
-  std::vector<Index> places{};  ///< rows of tokens in raster order; empty if that is how they lie
+  std::vector<Index> places{};  ///< rows of tokens in raster order; empty if that is their order
   Index channels = 0;           ///< C; 0 for that of a file
   Index hidden = 0;             ///< H; 0 for 5C/2, gated, or 3C
 };
@@ -90,7 +90,7 @@ class MixFfnBody {
   static constexpr const char* kOutput = Mix::kOutput;
 
   struct Tape {
-    MatrixView<T> pre, mixed;  // before the activation, behind the convolution [rows, W]
+    MatrixView<T> pre, mixed;  // before the activation, after the convolution [rows, W]
     Tape(Arena& arena, const MixFfnBody& body, LayerRows sizes)
         : pre(body.take(arena, sizes)), mixed(body.take(arena, sizes)) {}
   };
@@ -176,7 +176,7 @@ class MixFfnBody {
 
 }  // namespace detail
 
-/// The part as a layer: layer.hpp says what it does.
+/// The part as a layer: layer.hpp documents it.
 template <Accumulator A, class Mix = GatedMix>
 using MixFfn = Layer<detail::MixFfnBody<A, Mix>>;
 
@@ -240,7 +240,7 @@ void MixFfnBody<T, Mix>::backward(std::span<const T> parameters, MatrixView<cons
   const MatrixView<T> dhidden = Mix::kGated ? columns_of(scratch.dmixed, 0, 2) : scratch.dmixed;
   dense_adjoint(gated(tape, scratch.hidden, executor), p.second, dy, dhidden, g.second, call);
   if (Mix::kGated) {
-    const Index h = options_.hidden;  // columns of u and of its gradient, those of g behind them
+    const Index h = options_.hidden;  // columns of u and of its gradient, followed by those of g
     for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
       for (Index r = begin; r < begin + count; ++r) {
         T *const mixed = tape.mixed.row(r), *const dmixed = scratch.dmixed.row(r);

@@ -7,9 +7,9 @@
 ///                                    x [N,I], W1 [H,I], pre, hidden [N,H], W2 [O,H], y [N,O]
 ///
 /// gelu is Gelu (the tanh form) or ErfGelu of activation.hpp. The caller keeps pre and hidden for
-/// the adjoint. Rows of all views are contiguous (column stride 1) at any row stride; what is
-/// written overlaps nothing else. Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice
-/// that. Source: Hendrycks and Gimpel, arXiv:1606.08415.
+/// the adjoint. Rows of all views are contiguous (column stride 1) at any row stride. Outputs
+/// overlap nothing else. Cost: 2*N*H*(I+O) flops and N*H exponentials, the adjoint twice that.
+/// Source: Hendrycks and Gimpel, arXiv:1606.08415.
 
 #include <string>
 
@@ -53,7 +53,7 @@ struct PackedMlp {
   PackedDense<A> first, second;
 };
 
-/// The same outputs, to the last bit, from packed layers.
+/// Writes the same outputs, to the last bit, from packed layers.
 /// \param executor  splits over rows and outputs
 template <class G = Gelu, LayerInput X>
 void mlp(const X& x, const PackedMlp<detail::element_t<X>>& parameters,
@@ -98,7 +98,7 @@ struct MlpAdjointMemory {
         second(function, arena, rows, hidden, outputs) {}
 };
 
-/// Throws unless what mlp reads, and what it writes for the adjoint, fit each other.
+/// Throws unless the arguments of mlp and its adjoint fit each other.
 template <Accumulator A, class T>
 void expect_mlp(const char* function, const MatrixView<const A>& x,
                 const MlpView<const A>& parameters, const MatrixView<T>& pre,

@@ -2,7 +2,7 @@
 
 /// \file
 /// Modulation of the rows of a batch by numbers of their item, as in adaptive layer normalisation,
-/// and the gated residual sum that goes with it; their adjoints.
+/// the gated residual sum after it, and their adjoints.
 ///
 ///     modulate:    y = x * (1 + scale_b) + shift_b       x, h, y [N,C], scale, shift, gate [B,C]
 ///     add_gated:   y = x + gate_b * h
@@ -10,10 +10,10 @@
 ///     modulate:    dx += dy * (1 + scale_b)     dscale_b += sum dy * x      dshift_b += sum dy
 ///     add_gated:   dx += dy     dh += dy * gate_b     dgate_b += sum dy * h
 ///
-/// B divides N: N/B consecutive rows are an item b, over which the sums go, row after row. Rows of
-/// all views are contiguous (column stride 1) at any row stride, so scale, shift and gate may be
-/// columns of one matrix; what is written overlaps nothing else. Cost: 2*N*C or 3*N*C flops, the
-/// adjoints twice that. Source: Peebles and Xie, arXiv:2212.09748.
+/// B divides N: N/B consecutive rows are an item b, whose rows are summed in order. Rows of all
+/// views are contiguous (column stride 1) at any row stride, so scale, shift and gate may be
+/// columns of one matrix. Outputs overlap nothing else. Cost: 2*N*C or 3*N*C flops, the adjoints
+/// twice that. Source: Peebles and Xie, arXiv:2212.09748.
 
 #include <algorithm>
 
@@ -74,18 +74,18 @@ MHLA_INLINE inline P one_plus(P p) {
   return Eigen::internal::padd(Eigen::internal::pset1<P>(A(1)), p);
 }
 
-/// The rows of an argument as items of equally many.
+/// The rows of an argument as items with equal numbers of rows.
 struct ItemRows {
   Index items, each;
 
-  /// \param whose  whose rows the items are
+  /// \param whose  name of the argument in errors
   /// \throws shape_error unless the items divide the rows.
   ItemRows(const char* function, const char* argument, Index rows, Index items_, const char* whose)
       : items(items_), each(items_ == 0 ? 0 : rows / items_) {
     expect_whole_items(function, argument, rows, items, whose);
   }
 
-  /// f(row, item) for every row.
+  /// Calls f(row, item) for every row.
   template <class F>
   void for_each_row(const ExecutorRef& executor, F&& f) const {
     for_each_layer_strip(items * each, executor, [&](Index begin, Index count) {
@@ -93,8 +93,8 @@ struct ItemRows {
     });
   }
 
-  /// to_b = f(to_b, views_r...) for the rows r of each item b in order; f is of packets. A piece of
-  /// work is some columns of an item.
+  /// Computes to_b = f(to_b, views_r...) over the rows r of each item b in order, where f takes
+  /// packets. A piece of work is some columns of an item.
   template <Accumulator A, class F, class... View>
   void add_sums(const ExecutorRef& executor, MatrixView<A> to, const F& f, View... views) const {
     constexpr Index kColumns = 64;

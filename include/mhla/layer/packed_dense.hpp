@@ -42,7 +42,7 @@ std::size_t packed_dense_bytes(Index inputs, Index outputs);
 ///     const PackedDense<float> packed(memory, {weight, bias});
 ///     dense(x, packed, y);
 ///
-/// The weight is copied; the memory and the bias are the caller's and must outlive it.
+/// The weight is copied. The memory and the bias belong to the caller and must outlive the object.
 template <Accumulator A>
 class PackedDense {
  public:
@@ -53,12 +53,12 @@ class PackedDense {
 
   Index inputs() const { return inputs_; }    ///< I
   Index outputs() const { return outputs_; }  ///< O
-  /// y = x W^T + b, unchecked; each element is one chain of multiply-adds from b.
+  /// Writes y = x W^T + b, without checks. Each element is one chain of multiply-adds from b.
   void apply(MatrixView<const A> x, MatrixView<A> y) const {
     apply(x, y, 0, panels(weight_).count());
   }
-  /// The same, in strips of rows; where there are fewer of these than workers, each goes in parts
-  /// of its outputs.
+  /// Writes y in strips of rows. If there are fewer strips than workers, each strip is split by
+  /// outputs.
   void apply(MatrixView<const A> x, MatrixView<A> y, const ExecutorRef& executor) const;
 
  private:
@@ -66,7 +66,7 @@ class PackedDense {
   detail::Panels<T> panels(T* weight) const {
     return {inputs_, outputs_, weight};
   }
-  /// The outputs of panels [begin, end).
+  /// Computes the outputs of panels [begin, end).
   void apply(MatrixView<const A> x, MatrixView<A> y, Index begin, Index end) const {
     const detail::Panels<const A> all = panels(weight_);
     const Index first = all.first_column(begin);
@@ -91,7 +91,7 @@ void expect_dense(const char* function, const char* weight, const char* bias,
   expect_elements_or_none(function, bias, dense.bias.size(), dense.weight.rows);
 }
 
-/// Copies a weight as it lies.
+/// Copies a weight in its order in memory.
 template <Accumulator A>
 void pack_weight(MatrixView<const A> weight, const Panels<A>& to, const ExecutorRef& executor) {
   const Index pieces = pieces_of_work(executor, weight.rows * weight.cols, weight.rows);
@@ -100,11 +100,11 @@ void pack_weight(MatrixView<const A> weight, const Panels<A>& to, const Executor
   });
 }
 
-/// Dense layers packed for many calls, and the memory that they lie in. Not copied.
+/// Dense layers packed for many calls, and their memory. Not copied.
 template <Accumulator A>
 class PackedStore {
  public:
-  /// Memory for these layers; absent ones take none.
+  /// Allocates memory for these layers. Absent layers take none.
   explicit PackedStore(std::initializer_list<DenseView<const A>> layers) {
     std::size_t bytes = 0;
     for (const DenseView<const A>& layer : layers) bytes += bytes_of(layer);
@@ -113,7 +113,7 @@ class PackedStore {
   PackedStore(const PackedStore&) = delete;
   PackedStore& operator=(const PackedStore&) = delete;
 
-  /// Packs one of the layers, each once.
+  /// Packs one of the layers. Call it once per layer.
   PackedDense<A> pack(const DenseView<const A>& layer) {
     const Workspace scratch = Workspace(memory_).subspan(used_);
     used_ += bytes_of(layer);

@@ -2,7 +2,7 @@
 
 /// \file
 /// The parameters of a layer: tensors with names and shapes, side by side in one flat row of
-/// numbers. Gradients lie in a row of the same layout, so one optimiser step serves all of them.
+/// numbers. Gradients are a row of the same layout, so one optimiser step serves all of them.
 
 #include <algorithm>
 #include <limits>
@@ -28,13 +28,13 @@ struct ParameterSlice {
   Index begin = 0;           ///< its first number in the row
   Index rows = 0, cols = 0;  ///< 0 if there is no such tensor
 
-  /// The tensor of `row`; absent if there is none or `row` is empty.
+  /// Returns the tensor of `row`, absent if there is none or `row` is empty.
   template <class T>
   MatrixView<T> matrix(std::span<T> row) const {
     if (rows == 0 || row.empty()) return {};
     return {row.data() + begin, rows, cols, cols};
   }
-  /// All its numbers; none if there is no such tensor or `row` is empty.
+  /// Returns all numbers of the tensor, or none if there is no such tensor or `row` is empty.
   template <class T>
   std::span<T> numbers(std::span<T> row) const {
     if (rows == 0 || row.empty()) return {};
@@ -58,17 +58,17 @@ struct Parameter {
 /// Names, shapes and places of the tensors of a row of parameters.
 class ParameterTable {
  public:
-  /// Adds a tensor behind the others.
-  /// \throws option_error for a name that is there already, shape_error for a negative size.
+  /// Adds a tensor after all others.
+  /// \throws option_error for a name that exists, shape_error for a negative size.
   const Parameter& add(std::string name, std::vector<Index> shape);
-  /// Adds the tensors of another table under the names prefix + name. Returns where they begin: a
-  /// row of that table is the numbers from there on.
-  /// \throws as above.
+  /// Adds the tensors of another table under the names prefix + name. Returns the first number of
+  /// its row in this table's row.
+  /// \throws option_error, shape_error as above.
   Index add(std::string_view prefix, const ParameterTable& table);
 
   const std::vector<Parameter>& all() const { return all_; }
   Index size() const { return all_.empty() ? 0 : all_.back().begin + all_.back().size; }
-  /// A tensor, or null.
+  /// Returns a tensor, or null.
   const Parameter* find(std::string_view name) const {
     const auto found = std::find_if(all_.begin(), all_.end(),
                                     [name](const Parameter& p) { return p.name == name; });
@@ -94,30 +94,29 @@ class ParameterTable {
   std::vector<Parameter> all_;
 };
 
-/// The last part of the names of tensors that layers compute instead of reading them, such as
+/// Last parts of the names of tensors that layers compute instead of loading, such as
 /// blocks.0.attn.rotary.inv_freq.
 inline constexpr std::string_view kRecomputed[] = {"inv_freq", "cos_cached", "sin_cached"};
 
-/// Copies the tensors `prefix` + name of a file to `row`, where `table` has them. Shapes must agree
-/// and the file may have no other tensor whose name begins with `prefix`.
-/// \param function    named in errors
+/// Copies the tensors `prefix` + name of a file to the places of `table` in `row`. Shapes must
+/// agree, and the file may have no other tensor whose name begins with `prefix`.
+/// \param function    name in errors
 /// \param others      prefixes, below `prefix`, of tensors that are not the layer's, or ""
-/// \param recomputed  last parts of names, such as "rotary.scale", of more tensors to pass over
-///                    than those of kRecomputed
-/// \throws shape_error unless `row` has the numbers of `table`, or one that names everything that
-/// is missing, superfluous or of another shape, before anything is written; one that names all
-/// tensors whose numbers the file refuses, and then those of `row` are unspecified.
+/// \param recomputed  last parts of names, such as "rotary.scale", to ignore like kRecomputed.
+/// \throws shape_error unless `row` has the size of `table`; before any write, if tensors are
+///         missing, superfluous or wrongly shaped; after writes, if the file refuses numbers. Both
+///         errors name all such tensors. Refused tensors of `row` are unspecified.
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,
                      const ParameterTable& table, std::span<A> row,
                      std::span<const std::string_view> others = {},
                      std::span<const std::string_view> recomputed = {});
 
-/// Adds the tensors of `row` to a writer under the names prefix + name, with the shapes of `table`:
-/// what load_parameters reads. `row` must live as long as the writer needs the numbers: a
-/// SafetensorsWriter until it has written its file.
-/// \throws shape_error unless `row` has the numbers of `table`; what the writer throws, which then
-/// may have some of the tensors.
+/// Adds the tensors of `row` to a writer under the names prefix + name, with the shapes of `table`,
+/// so that load_parameters can read them. `row` must outlive the writer's use of the numbers: a
+/// SafetensorsWriter uses them until it has written its file.
+/// \throws shape_error unless `row` has the size of `table`; any exception of the writer, which
+///         then may have some of the tensors.
 template <class T, TensorWriter<std::remove_const_t<T>> W>
 void save_parameters(W& writer, std::string_view prefix, const ParameterTable& table,
                      std::span<T> row);
@@ -126,7 +125,7 @@ void save_parameters(W& writer, std::string_view prefix, const ParameterTable& t
 
 namespace detail {
 
-/// The places of NAME.weight and of NAME.bias, which may be missing.
+/// The places of NAME.weight and of NAME.bias, either of which may be missing.
 /// \tparam View  DenseView or ConvolutionView
 template <template <class> class View>
 struct WeightSlices {
@@ -135,7 +134,7 @@ struct WeightSlices {
   WeightSlices() = default;
   WeightSlices(const ParameterTable& table, const std::string& name)
       : weight(table.place(name + ".weight")), bias(table.place(name + ".bias")) {}
-  /// The tensors of `row`.
+  /// Returns the tensors of `row`.
   template <class T>
   View<T> operator()(std::span<T> row) const {
     return {weight.matrix(row), bias.numbers(row)};
@@ -177,7 +176,7 @@ inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& 
 
 namespace detail {
 
-/// Throws what is wrong with the tensors of a file, if anything is.
+/// Throws an error that names the wrong tensors of a file, if there are any.
 inline void expect_no_faults(const char* function, const std::string& faults,
                              std::string_view prefix, const ParameterTable& table) {
   if (faults.empty()) return;
@@ -198,7 +197,7 @@ template <class F>
 void expect_parameters(const char* function, const F& file, std::string_view prefix,
                        const ParameterTable& table, std::span<const std::string_view> others,
                        std::span<const std::string_view> recomputed) {
-  constexpr Index kNamed = 16;  // superfluous tensors, of which a file may have any number
+  constexpr Index kNamed = 16;  // named superfluous tensors, of which a file may have any number
   std::string faults;
   const auto complain = [&faults](const std::string& what) {
     faults += (faults.empty() ? "" : "; ") + what;
@@ -232,7 +231,7 @@ void expect_parameters(const char* function, const F& file, std::string_view pre
   expect_no_faults(function, faults, prefix, table);
 }
 
-/// The first axis of the tensor prefix + output, which a layer has as many channels as.
+/// Returns the first axis of the tensor prefix + output, which is the layer's channels.
 template <class F>
 Index channels_of(const char* function, const F& file, std::string_view prefix,
                   const std::string& output) {
@@ -256,7 +255,7 @@ Index channels_of(const char* function, const F& file, std::string_view prefix,
   fail_shape(function, "file", "has no " + output + ", " + below + " or elsewhere", kWanted);
 }
 
-/// Throws unless a row has the numbers of a table.
+/// Throws unless a row has the size of a table.
 inline void expect_row(const char* function, std::size_t numbers, const ParameterTable& table) {
   if (static_cast<Index>(numbers) == table.size()) return;
   fail_shape(function, "row", "has " + std::to_string(numbers) + " numbers",
@@ -272,7 +271,7 @@ void load_parameters(const char* function, const F& file, std::string_view prefi
                      std::span<const std::string_view> recomputed) {
   detail::expect_row(function, row.size(), table);
   detail::expect_parameters(function, file, prefix, table, others, recomputed);
-  std::string refused, why;  // all tensors, and why the first one is
+  std::string refused, why;  // names of all tensors, and the reason for the first one
   for (const Parameter& p : table.all()) {
     const std::string name = std::string(prefix) + p.name;
     try {

@@ -12,20 +12,20 @@
 /// like PyTorch's: image b of B is rows [b*C*F*Y, (b+1)*C*F*Y) of a matrix with X columns. Its row
 /// (c*F + f)*Y + r is row r of frame f of channel c. Its tokens are rows [b*N, (b+1)*N).
 ///
-/// Features of `patches` are in the order of a convolution's weight [O, C, pf, py, px], those of
-/// `unpatchify` in that of DiT. So a patch embedding, Conv2d or Conv3d with stride = kernel, is
+/// Features of `patches` have the order of a convolution's weight [O, C, pf, py, px], features of
+/// `unpatchify` the order of DiT. So a patch embedding, Conv2d or Conv3d with stride = kernel, is
 ///
 ///     patches(image, grid, y);
 ///     dense(y, {weight, bias}, tokens);                weight [O, C*pf*py*px], tokens [B*N, O]
 ///
-/// and its adjoint, where dy is 0 before, or absent with the last call left out:
+/// and its adjoint, with dy = 0 before. If dy is absent, leave out the last call:
 ///
 ///     dense_adjoint(y, {weight, bias}, dtokens, dy, {dweight, dbias});
 ///     patches_adjoint(dy, grid, dimage);
 ///
-/// Rows of all views are contiguous (column stride 1) at any row stride; what is written overlaps
-/// nothing else. Cost: every number is read and written once.
-/// Sources: Dosovitskiy et al., arXiv:2010.11929; Peebles and Xie, arXiv:2212.09748.
+/// Rows of all views are contiguous (column stride 1) at any row stride. Outputs overlap nothing
+/// else. Cost: every number is read and written once. Sources: Dosovitskiy et al.,
+/// arXiv:2010.11929; Peebles and Xie, arXiv:2212.09748.
 
 #include <algorithm>
 #include <string>
@@ -77,7 +77,7 @@ void unpatchify_adjoint(const X& dimage, const PatchGrid& grid, const detail::ou
 
 namespace detail {
 
-/// Throws unless the grid is one of whole patches.
+/// Throws unless the grid has whole patches.
 inline void expect_patch_grid(const char* function, const PatchGrid& grid) {
   if (grid.channels < 1) {
     fail_option(function, "grid.channels", "is " + std::to_string(grid.channels), "1 or more");
@@ -131,12 +131,12 @@ void for_each_patch_row(const char* function, const PatchGrid& grid, const char*
   });
 }
 
-/// First feature of a row of a patch, in the order (channel, frame, row, column).
+/// Returns the first feature of a row of a patch, in the order (channel, frame, row, column).
 inline Index convolution_feature(const PatchGrid& grid, Index channel, Index row) {
   return (channel * grid.patch[0] * grid.patch[1] + row) * grid.patch[2];
 }
 
-/// Feature of column k of a row of a patch, in the order (frame, row, column, channel).
+/// Returns the feature of column k of a row of a patch, in the order (frame, row, column, channel).
 inline Index dit_feature(const PatchGrid& grid, Index channel, Index row, Index k) {
   return (row * grid.patch[2] + k) * grid.channels + channel;
 }

@@ -6,8 +6,8 @@
 ///     e[r*X + s] = [h(s), h(r)],   h(p) = [sin(p w_0), ..., sin(p w_(n-1)), cos(p w_0), ...]
 ///     w_j = 10000^(-j / n)
 ///
-/// for row r of Y, column s of X and n = C/4 frequencies. The first half of the channels is of the
-/// column: MAE's get_2d_sincos_pos_embed goes by numpy.meshgrid(w, h), w first.
+/// for row r of Y, column s of X and n = C/4 frequencies. The first half of the channels encodes
+/// the column, because MAE's get_2d_sincos_pos_embed calls numpy.meshgrid(w, h), w first.
 /// Sources: He et al., arXiv:2111.06377; Peebles and Xie, arXiv:2212.09748.
 
 #include <algorithm>
@@ -22,8 +22,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The embedding [rows*columns, channels] of rows x columns tokens in raster order, computed in
-/// double and rounded to A. Cost: max(rows, columns) * channels / 2 sines and cosines.
+/// Returns the embedding [rows*columns, channels] of rows x columns tokens in raster order. It is
+/// computed in double and rounded to A. Cost: max(rows, columns) * channels / 2 sines and cosines.
 /// \throws option_error for negative rows or columns, or unless channels is a positive multiple of
 ///         4; shape_error if the product does not fit Index.
 template <Accumulator A>
@@ -33,7 +33,7 @@ Matrix<A> sincos_2d(Index rows, Index columns, Index channels);
 
 namespace detail {
 
-/// h(p) for p in [0, count): rows [2 * frequencies].
+/// Returns h(p) for p in [0, count): rows [2 * frequencies].
 template <Accumulator A>
 Matrix<A> sincos_positions(Index count, Index frequencies) {
   Matrix<A> h(count, 2 * frequencies);

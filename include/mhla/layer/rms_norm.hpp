@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Root-mean-square normalisation of rows in groups of channels, the same times a gate, and their
+/// Root-mean-square normalisation of rows in groups of channels, with or without a gate, and the
 /// adjoints.
 ///
 ///     y = n * gain                  n = x / r,   r = sqrt(mean over the group of x^2 + eps)
@@ -10,11 +10,11 @@
 ///     dgain += sum over rows and groups of dy * n, gated dy * silu(gate) * n
 ///     dgate += dy * n * gain * silu'(gate)
 ///
-/// G divides C. Every G consecutive channels are a group with a mean of its own; all groups share
-/// the gain. G = C normalises rows, G = D each head of [N,H*D] by itself. silu is that of
-/// activation.hpp. Rows of all views are contiguous (column stride 1) at any row stride; what is
-/// written overlaps nothing else. Cost: about 4*N*C flops, the adjoint 14*N*C; the gate adds an
-/// exponential an element, in the adjoint two.
+/// G divides C. Every G consecutive channels are a group with a separate mean, and all groups share
+/// the gain. G = C normalises rows, and G = D normalises each head of [N,H*D]. activation.hpp
+/// defines silu. Rows of all views are contiguous (column stride 1) at any row stride. Outputs
+/// overlap nothing else. Cost: about 4*N*C flops, the adjoint 14*N*C. The gate adds one exponential
+/// per element, in the adjoint two.
 /// Sources: Zhang and Sennrich, arXiv:1910.07467; the gated form is the output gate of
 /// flash-linear-attention (fla/modules/fused_norm_gate.py).
 
@@ -77,7 +77,7 @@ void gated_rms_norm_adjoint(const X& x, std::span<const detail::element_t<X>> ga
                             const detail::output_t<X>& dx, std::span<detail::element_t<X>> dgain,
                             const detail::output_t<X>& dgate, const Call& call = {});
 
-/// Bytes of workspace of gated_rms_norm_adjoint: as many.
+/// Bytes of workspace of gated_rms_norm_adjoint, as many as of rms_norm_adjoint.
 template <Accumulator A>
 std::size_t gated_rms_norm_adjoint_workspace_bytes(Index rows, Index group);
 
@@ -155,7 +155,7 @@ void normalise_groups(const char* function, const RmsNorm<A>& norm, MatrixView<A
   });
 }
 
-/// The gradients, with two rows of memory for each chunk of rows.
+/// The gradients, with two rows of memory per chunk of rows.
 template <Accumulator A>
 class RmsNormAdjoint {
   static constexpr Index kChunks = 64;

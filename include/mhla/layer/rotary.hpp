@@ -7,12 +7,12 @@
 ///     y_b = x_b cos t + x_a sin t        dx_b += dy_b cos t - dy_a sin t
 ///                                        x, y, dx, dy [N,H*D], t [positions, R/2]
 ///
-/// for the R/2 pairs (a, b) of the first R features of each of H heads, as the table has them
-/// (rotary_table.hpp); the other D - R features are copied.
+/// for the R/2 pairs (a, b) of the first R features of each of H heads. The table says which
+/// features are pairs (rotary_table.hpp). The other D - R features are copied.
 ///
-/// Rows of all views are contiguous (column stride 1) at any row stride; what is written overlaps
-/// nothing else: normalisers may need the rows before the rotation. Cost: 3*N*H*R flops.
-/// Source: Su et al., arXiv:2104.09864, section 3.2.
+/// Rows of all views are contiguous (column stride 1) at any row stride. Outputs overlap nothing
+/// else, because normalisers may need the rows before the rotation. Cost: 3*N*H*R flops. Source: Su
+/// et al., arXiv:2104.09864, section 3.2.
 
 #include <algorithm>
 #include <complex>
@@ -30,9 +30,9 @@ MHLA_PACKETS_BEGIN
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Writes the rotated rows of x [N,H*D] into y [N,H*D]. Row r has row r of the table; in a batch,
-/// whose N is a multiple of the table's rows, each item begins with its first one.
-/// \param table     a RotaryTable, or some rows of one
+/// Writes the rotated rows of x [N,H*D] into y [N,H*D]. Row r uses row r of the table. In a batch,
+/// N is a multiple of the table's rows, and each item begins with row 0 of the table.
+/// \param table     a RotaryTable, or some rows of one.
 /// \param executor  splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before y is touched.
 template <LayerInput X>
@@ -54,7 +54,8 @@ namespace detail {
 template <class A>
 using ComplexPacket = typename Eigen::internal::packet_traits<std::complex<A>>::type;
 
-/// True where a packet of A holds them: interleaved pairs are multiplied as complex numbers.
+/// True if a packet of A holds complex numbers: interleaved pairs are multiplied as complex
+/// numbers.
 template <class A>
 inline constexpr bool kComplexPackets = 2 * kLanes<ComplexPacket<A>> == kLanes<Packet<A>>;
 
@@ -67,7 +68,7 @@ class HeadRotation {
   HeadRotation(const RotaryRows<A>& table, Index position)
       : features_(table.features), pairs_(table.pairs), turn_(table.row(position)) {}
 
-  /// The first R numbers of y from those of x.
+  /// Writes the first R numbers of y from those of x.
   void apply(const A* x, A* y) const {
     if (pairs_ == RotaryPairs::kInterleaved) return apply_interleaved(x, y);
     using namespace Eigen::internal;
@@ -83,7 +84,7 @@ class HeadRotation {
         cos, sin);
   }
 
-  /// Adds to the first R numbers of dx those of dy, turned back.
+  /// Adds the first R numbers of dy, rotated back, to dx.
   void add_adjoint(const A* dy, A* dx) const {
     if (pairs_ == RotaryPairs::kInterleaved) return add_adjoint_interleaved(dy, dx);
     const Index half = features_ / 2;
@@ -141,8 +142,8 @@ class HeadRotation {
   const A* turn_;  // a row of the table
 };
 
-/// Runs rotate(rotation, from, to) and pass(from, count, to) for the rotated and the other features
-/// of every head.
+/// Runs rotate(rotation, from, to) for the rotated features of every head, and pass(from, count,
+/// to) for its other features.
 /// \throws shape_error, option_error unless the table and the rows of `to` fit those of `from`.
 template <Accumulator A, class Rotate, class Pass>
 void rotate_heads(const char* function, const char* from_name, MatrixView<const A> from,

@@ -3,8 +3,8 @@
 /// \file
 /// The angles of rotary position embedding (rotary.hpp), for sequences and for grids.
 ///
-/// The first R features of a head are R/2 pairs, each turned by an angle of its own. The layout
-/// says which features are pairs:
+/// The first R features of a head are R/2 pairs, each rotated by a separate angle. The layout says
+/// which features are pairs:
 ///
 ///     kHalves        (j, j + R/2)      GPT-NeoX
 ///     kInterleaved   (2j, 2j + 1)      the paper, Wan2.1
@@ -26,17 +26,17 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Which features are turned together: (j, j + R/2), or (2j, 2j + 1).
+/// Pairs of features that are rotated together: (j, j + R/2), or (2j, 2j + 1).
 enum class RotaryPairs { kHalves, kInterleaved };
 
-/// Which angles: position p turns pair j of R/2 by p * base^(-2j/R).
+/// Options of the angles: position p rotates pair j of R/2 by p * base^(-2j/R).
 struct RotaryOptions {
   double base = 10000;
   Index first = 0;  ///< position of row 0
   RotaryPairs pairs = RotaryPairs::kHalves;
 };
 
-/// Rows of a table of angles. Owns nothing.
+/// A view of rows of a table of angles.
 template <Accumulator A>
 struct RotaryRows {
   const A* numbers;  ///< [positions, R]
@@ -47,21 +47,22 @@ struct RotaryRows {
   const A* row(Index position) const { return numbers + position * features; }
 };
 
-/// Cosines and sines of the angles of R/2 pairs of features at some positions: computed in double
+/// Cosines and sines of the angles of R/2 pairs of features at some positions, computed in double
 /// and rounded once to A.
 template <Accumulator A>
 class RotaryTable {
  public:
   /// A table without positions.
   RotaryTable() = default;
-  /// Positions of a sequence: pair j of row r has the angle (first + r) * base^(-2j/R).
+  /// Returns the table of a sequence: pair j of row r has the angle (first + r) * base^(-2j/R).
   /// \throws option_error unless positions >= 0, features R >= 0 and even, base > 0; shape_error if
   ///         their product does not fit Index.
   static RotaryTable sequence(Index positions, Index features, const RotaryOptions& options = {});
 
-  /// Tokens of a grid in raster order, interleaved pairs. With s = R / 6 rounded down, R/2 - 2s
-  /// pairs of the frames come first, then s of the rows and s of the columns. The pairs of an axis
-  /// have the angles of a sequence with as many pairs. Source: Wan2.1, wan/modules/model.py.
+  /// Returns the table of a grid's tokens in raster order, with interleaved pairs. With s = R / 6
+  /// rounded down, R/2 - 2s pairs of the frames come first, then s of the rows and s of the
+  /// columns. The pairs of an axis have the angles of a sequence with as many pairs. Source:
+  /// Wan2.1, wan/modules/model.py.
   /// \throws option_error unless sizes >= 1, features R >= 0 and even, base > 0; shape_error if
   ///         their product does not fit Index.
   static RotaryTable grid(const GridShape& tokens, Index features, double base = 10000);
@@ -75,15 +76,15 @@ class RotaryTable {
   A sin(Index position, Index pair) const {
     return row(position)[pairs_ == RotaryPairs::kHalves ? features_ / 2 + pair : 2 * pair + 1];
   }
-  /// The R numbers of a position: the cosines and then the sines of kHalves; the cosine and the
-  /// sine of one pair after another of kInterleaved.
+  /// Returns the R numbers of a position. kHalves has all cosines, then all sines. kInterleaved has
+  /// the cosine and the sine of one pair after another.
   const A* row(Index position) const { return numbers_.data() + position * features_; }
 
   operator RotaryRows<A>() const {  // NOLINT(google-explicit-constructor)
     return {numbers_.data(), positions_, features_, pairs_};
   }
-  /// Rows [first, first + count).
-  /// \throws shape_error unless the table has them.
+  /// Returns rows [first, first + count).
+  /// \throws shape_error unless the table has these rows.
   RotaryRows<A> rows(Index first, Index count) const {
     if (first < 0 || count < 0 || count > positions_ - first) {
       detail::fail_shape("RotaryTable::rows", "rows",
@@ -146,7 +147,7 @@ RotaryTable<A> RotaryTable<A>::grid(const GridShape& tokens, Index features, dou
   detail::expect_grid(kName, "tokens", tokens);
   detail::expect_above_zero(kName, "base", base);
   RotaryTable table(kName, tokens[0] * tokens[1] * tokens[2], features, RotaryPairs::kInterleaved);
-  // A row is one of each axis, side by side.
+  // A row joins one row of each axis.
   const RotaryOptions options{.base = base, .pairs = RotaryPairs::kInterleaved};
   const Index narrow = 2 * (features / 6);
   const std::array<RotaryTable, 3> axes{sequence(tokens[0], features - 2 * narrow, options),

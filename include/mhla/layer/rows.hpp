@@ -3,9 +3,9 @@
 /// \file
 /// Helpers of all layers: pieces of rows, and checks of views.
 ///
-/// Outputs are split into strips of rows. Sums over all rows, such as gradients of parameters, go
-/// by chunks whose number follows from the sizes alone and which are added in order. So every
-/// result is bitwise the same for any executor.
+/// Outputs are split into strips of rows. Sums over all rows, such as gradients of parameters, are
+/// split into chunks. The number of chunks depends only on the sizes, and their sums are added in
+/// order. So every result is bitwise the same for any executor.
 
 #include <algorithm>
 #include <string>
@@ -35,7 +35,7 @@ struct Element<M> {
 template <class M>
 using element_t = typename Element<M>::type;
 
-/// The other arguments of a layer whose first is an M: views, to which Eigen objects convert.
+/// Type of a layer's other arguments if the first is an M: views, to which Eigen objects convert.
 template <class M>
 using input_t = MatrixView<const element_t<M>>;
 template <class M>
@@ -49,7 +49,7 @@ concept LayerInput = Accumulator<detail::element_t<M>>;
 
 namespace detail {
 
-/// Rows of a strip; with a few hundred columns they stay in L2.
+/// Rows of a strip. With a few hundred columns they stay in L2.
 inline constexpr Index kLayerStrip = 64;
 
 /// Runs f(begin, count) for strips of [0, rows).
@@ -62,18 +62,18 @@ void for_each_layer_strip(Index rows, const ExecutorRef& executor, F&& f) {
   });
 }
 
-/// Then strips alone would leave workers idle.
+/// True if there are fewer strips than workers.
 inline bool fewer_strips_than_workers(Index rows, const ExecutorRef& executor) {
   return ceil_div(rows, kLayerStrip) < executor.workers();
 }
 
-/// Pieces of so many multiply-adds or copied numbers for the workers of an executor, at most
-/// `most`, of a few microseconds at least.
+/// Returns the pieces of work for the workers of an executor, at most `most`. A piece has enough
+/// multiply-adds or copied numbers for a few microseconds.
 inline Index pieces_of_work(const ExecutorRef& executor, Index work, Index most) {
   return std::max<Index>(1, std::min({executor.workers(), most, work >> 16}));
 }
 
-/// Rows [0, rows) in at most `most` chunks of whole strips, each of `least` rows or more.
+/// Splits rows [0, rows) into at most `most` chunks of whole strips, each of `least` rows or more.
 struct RowChunks {
   Index rows;
   Index chunk_rows;
@@ -89,7 +89,8 @@ struct RowChunks {
   static Index whole_strips(Index count) { return round_up(count, kLayerStrip); }
 };
 
-/// expect_shape for a view with contiguous rows. Rows that are written share no element.
+/// Checks the shape of a view and that its rows are contiguous. Written rows must not share
+/// elements.
 template <class T>
 void expect_rows(const char* function, const char* argument, const MatrixView<T>& m, Index rows,
                  Index cols) {
@@ -100,7 +101,7 @@ void expect_rows(const char* function, const char* argument, const MatrixView<T>
   if constexpr (!std::is_const_v<T>) expect_distinct(function, argument, m);
 }
 
-/// expect_rows unless the view is absent.
+/// Checks rows as expect_rows does, unless the view is absent.
 template <class T>
 void expect_rows_or_none(const char* function, const char* argument, const MatrixView<T>& m,
                          Index rows, Index cols) {
@@ -108,7 +109,7 @@ void expect_rows_or_none(const char* function, const char* argument, const Matri
 }
 
 /// Throws unless items of `each` rows fill the rows of an argument.
-/// \param whose  whose rows these are: "the table's positions"
+/// \param whose  owner of the rows in errors, such as "the table's positions"
 inline void expect_whole_items(const char* function, const char* argument, Index rows, Index each,
                                const char* whose) {
   if (each == 0 ? rows != 0 : rows % each != 0) {
@@ -129,7 +130,7 @@ inline void expect_elements(const char* function, const char* argument, std::siz
 inline void expect_positive(const char* function, const char* argument, Index value) {
   if (value < 1) fail_option(function, argument, "is " + std::to_string(value), "at least 1");
 }
-/// Throws unless a layer can have so many channels, with weights of the square of their number.
+/// Throws unless channels^2 numbers, the size of a layer's weights, fit Index.
 inline void expect_channels(const char* function, Index channels) {
   expect_positive(function, "channels", channels);
   checked_product(function, "channels", {channels, channels});
@@ -142,7 +143,7 @@ inline void expect_not_negative(const char* function, const char* argument, doub
   if (!(value >= 0)) fail_option(function, argument, "is " + std::to_string(value), "0 or more");
 }
 
-/// expect_elements where the row may be empty.
+/// Checks the number of elements, which may be 0.
 inline void expect_elements_or_none(const char* function, const char* argument, std::size_t count,
                                     Index expected) {
   if (count != 0 && static_cast<Index>(count) != expected) {

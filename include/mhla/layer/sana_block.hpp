@@ -1,25 +1,25 @@
 #pragma once
 
 /// \file
-/// The block of SANA, an image generator, with MHLA in the place of its linear attention, without
-/// its cross-attention, which reads a text. For B images of N tokens and C channels:
+/// The block of SANA, an image generator, with MHLA in place of its linear attention. It leaves out
+/// the cross-attention, which reads a text. For B images of N tokens and C channels:
 ///
 ///     m = w + c: shift, scale and gate of attn, then of mlp                      w [6C], c [B,6C]
 ///     x = x + gate * attn(norm(x) * (1 + scale) + shift)                                 [B*N, C]
 ///     y = x + gate * mlp(norm(x) * (1 + scale) + shift)                                  [B*N, C]
 ///
 /// norm is layer normalisation without affine parameters, mlp the gated mix of mix_ffn.hpp, attn
-/// the layer of vision_layer.hpp. Between the two lines the whole model adds a cross-attention: a
-/// block is read from its files all the same, past the parameters of that.
+/// the layer of vision_layer.hpp. Between the two lines the whole model adds a cross-attention. The
+/// block ignores its parameters in the model's files.
 ///
 ///     const SanaBlock<float> block(file, "blocks.0.", {.attention = {.heads = 36, ...}});
 ///     block(x, c, y);
 ///
 /// Parameters: scale_shift_table [6,C], attn. with those of the attention, mlp. with those of the
-/// mix. No code or weights of SANA with MHLA are public: names and sizes around the attention are
-/// SANA's, and which options the attention has is not known. SANA's heads have 32 channels.
-/// Cost: that of the attention and of the mix; besides, about 3*C numbers per token are kept.
-/// Sources: Xie et al., arXiv:2410.10629; arXiv:2601.07832.
+/// mix. No code or weights of SANA with MHLA are public. Names and sizes outside the attention are
+/// SANA's, and the options of its attention are not known. SANA's heads have 32 channels. Cost:
+/// that of the attention and of the mix. About 3*C more numbers per token are kept. Sources: Xie et
+/// al., arXiv:2410.10629; arXiv:2601.07832.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/layer/block_backward.hpp"
@@ -69,7 +69,7 @@ struct SanaFamily {
 
 }  // namespace detail
 
-/// The block: layer.hpp says what it does.
+/// The block: layer.hpp documents it.
 template <Accumulator A>
 using SanaBlock = Layer<detail::BlockBody<detail::SanaFamily<A>>>;
 

@@ -11,10 +11,11 @@
 ///
 ///     x, pre, y [B*N,C]: B sequences of N tokens, weight [C,K], bias [C]
 ///
-/// Before the first token of a sequence are the last K - 1 inputs of the call before, or zeros; the
-/// adjoint has zeros. silu is that of activation.hpp. The weight is PyTorch's [C,1,K] as it lies.
-/// Rows of all views are contiguous (column stride 1) at any row stride; what is written overlaps
-/// nothing else. Cost: 2*B*N*C*K flops and B*N*C exponentials, the adjoint three times that.
+/// The inputs before the first token of a sequence are the last K - 1 inputs of the previous call,
+/// or zeros. The adjoint has zeros. activation.hpp defines silu. The weight has the memory layout
+/// of PyTorch's [C,1,K]. Rows of all views are contiguous (column stride 1) at any row stride.
+/// Outputs overlap nothing else. Cost: 2*B*N*C*K flops and B*N*C exponentials, the adjoint three
+/// times that.
 
 #include <algorithm>
 #include <string>
@@ -42,9 +43,9 @@ struct ShortConvolutionOptions {
 /// Writes the convolution of each sequence of x into y.
 /// \param x, y        [B*N,C]
 /// \param parameters  weight [C,K] with K >= 1, bias [C] or empty
-/// \param state       [B*(K-1),C], the last K - 1 inputs of each sequence: read, then moved on by N
-///                    tokens, so that a sequence may come in several calls with the bits of one.
-///                    Zeros begin a sequence. Absent: zeros before, and nothing is kept
+/// \param state       [B*(K-1),C], the last K - 1 inputs of each sequence: read, then advanced by N
+///                    tokens. So a sequence may be split into several calls, with the bits of one.
+///                    Zeros begin a sequence. An absent state is zeros, and nothing is kept.
 /// \param call        its executor splits over rows
 /// \throws shape_error, option_error for anything that does not fit, before anything is touched.
 template <LayerInput X>
@@ -56,7 +57,7 @@ void short_convolution(const X& x, const ConvolutionView<const detail::element_t
 template <Accumulator A>
 std::size_t short_convolution_workspace_bytes(Index channels, Index taps);
 
-/// Adds the gradients of x and of the parameters for the gradient dy of y, of sequences without a
+/// Adds the gradients of x and of the parameters for the gradient dy of y. The sequences have no
 /// state.
 /// \param x, dy      [B*N,C]
 /// \param dx         [B*N,C] or absent
@@ -118,7 +119,7 @@ struct CausalTaps {
   Position at(Index position) const { return Position(*this, position); }
 };
 
-/// The taps of the adjoint: token t reads t .. t + K - 1, as far as they exist.
+/// The taps of the adjoint: token t reads tokens t .. t + K - 1 of the sequence.
 template <Accumulator A>
 struct AnticausalTaps {
   MatrixView<const A> dpre;
@@ -148,7 +149,7 @@ struct AnticausalTaps {
   Position at(Index position) const { return Position(*this, position); }
 };
 
-/// The last K - 1 rows of (state, x) become the state of each sequence.
+/// Copies the last K - 1 rows of (state, x) of each sequence into the state.
 template <Accumulator A>
 void move_state(MatrixView<const A> x, Index batch, MatrixView<A> state) {
   const Index tokens = x.rows / batch, kept = state.rows / batch;

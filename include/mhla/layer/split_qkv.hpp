@@ -1,20 +1,20 @@
 #pragma once
 
 /// \file
-/// Queries, keys and values as views of one matrix, which a dense layer wrote or whose gradient it
-/// reads. A row is a token's heads, one after another:
+/// Queries, keys and values as views of one matrix, which a dense layer writes, or whose gradient
+/// it reads. A row has a token's heads, one after another:
 ///
 ///     row = [q | k | v]                qkv [B*N, H*D + G*D + G*E]
 ///     q [B,N,H,D]    k [B,N,G,D]    v [B,N,G,E]
 ///
-/// With G = H every head has its own keys, and the forms read the views as they are:
+/// With G = H every head has separate keys, and the forms read the views directly:
 ///
 ///     const auto [q, k, v] = split_qkv(qkv, {.batch = B, .heads = H, .width = D});
 ///     ... inputs(q, k, v) ...
 ///
-/// With fewer, query head h reads key head h / (H/G). Strides cannot say that of all heads at once:
-/// member(i) has one query head of each of the G groups, and H/G calls do them all. Gradients of
-/// keys and values add up over the calls.
+/// With fewer key heads, query head h reads key head h / (H/G). Strides cannot express that for all
+/// heads at once. member(i) has one query head of each of the G groups, so H/G calls compute all
+/// heads. Gradients of keys and values add up over the calls.
 
 #include <algorithm>
 #include <string>
@@ -45,17 +45,16 @@ struct QkvViews {
   TensorView<T> k;  ///< [B,N,G,D]
   TensorView<T> v;  ///< [B,N,G,E]
 
-  /// Queries i, i + H/G, .. [B,N,G,D] with all keys and values, for 0 <= i < H/G.
+  /// Returns queries i, i + H/G, .. [B,N,G,D] with all keys and values, for 0 <= i < H/G.
   /// \throws option_error for another i.
   QkvViews member(Index i) const;
 };
 
-/// Splits rows [B*N, H*D + G*D + G*E] of any strides; copies nothing.
-/// \throws option_error for sizes that are not there, shape_error for a matrix that they do not
-///         fit.
+/// Splits rows [B*N, H*D + G*D + G*E] of any strides without copying.
+/// \throws option_error for sizes out of range, shape_error for a matrix of another shape.
 template <class T>
 QkvViews<T> split_qkv(const MatrixView<T>& qkv, const QkvSizes& sizes);
-/// The same of an Eigen object, which must outlive the views.
+/// Splits an Eigen object, which must outlive the views.
 template <EigenDense M>
 auto split_qkv(M&& qkv, const QkvSizes& sizes) {
   using T = std::remove_pointer_t<decltype(qkv.data())>;

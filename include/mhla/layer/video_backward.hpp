@@ -91,7 +91,7 @@ void VideoBody<T>::backward(std::span<const T> parameters, MatrixView<const T> x
       rotary_adjoint(drotated, angles_, options_.heads, dnormed, executor);
     } else {
       rotary_adjoint(drotated, angles_, options_.heads, dfeatures, executor);
-      // Relu reads its input alone: normed stands for the features, too.
+      // The gradient of Relu reads only its input, so normed can replace the features.
       map_heads_adjoint(normed, relu(), 1, normed, dfeatures, dnormed, {}, call);
     }
     if (options_.qk_norm) {

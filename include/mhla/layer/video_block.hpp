@@ -1,25 +1,25 @@
 #pragma once
 
 /// \file
-/// The block of the authors' video models (Wan2.1) around the self-attention of video_layer.hpp,
-/// without its cross-attention, which reads a text. For B videos of N tokens and C channels, with a
-/// perceptron of width H:
+/// The block of the authors' video models (Wan2.1) around the self-attention of video_layer.hpp. It
+/// leaves out the cross-attention, which reads a text. For B videos of N tokens and C channels,
+/// with a perceptron of width H:
 ///
 ///     m = w + c: shift, scale and gate of self_attn, then of ffn                 w [6C], c [B,6C]
 ///     x = x + gate * self_attn(norm(x) * (1 + scale) + shift)                            [B*N, C]
 ///     y = x + gate * ffn(norm(x) * (1 + scale) + shift), ffn with gelu                   [B*N, C]
 ///
-/// norm is layer normalisation without affine parameters; c is the time projection, [B,6,C] as it
-/// lies. Between the two lines the whole model adds cross_attn(norm3(x)): a block is read from its
-/// files all the same, past the parameters of these.
+/// norm is layer normalisation without affine parameters. c is the time projection, with the memory
+/// layout of [B,6,C]. Between the two lines the whole model adds cross_attn(norm3(x)). The block
+/// ignores the parameters of cross_attn and norm3 in the model's files.
 ///
 ///     const WanBlock<float> block(file, "blocks.0.", {.attention = {.grid = ..., .layout = ...}});
 ///     block(x, c, y);
 ///
-/// Parameters, as the authors call them: modulation [1,6,C], self_attn. with those of the
-/// attention, ffn.0 and ffn.2 with {weight,bias}. Cost: that of the attention and 4*B*N*C*H flops;
-/// besides the attention's, about 2*H + 3*C numbers per token are kept. Sources: the released
-/// models of arXiv:2601.07832; Wan, arXiv:2503.20314.
+/// Parameters have the authors' names: modulation [1,6,C], self_attn. with those of the attention,
+/// ffn.0 and ffn.2 with {weight,bias}. Cost: that of the attention and 4*B*N*C*H flops. About 2*H +
+/// 3*C numbers per token are kept besides the attention's. Sources: the released models of
+/// arXiv:2601.07832; Wan, arXiv:2503.20314.
 
 #include "mhla/core/arch.hpp"
 #include "mhla/layer/activation.hpp"
@@ -72,7 +72,7 @@ struct WanFamily {
 
 }  // namespace detail
 
-/// The block: layer.hpp says what it does.
+/// The block: layer.hpp documents it.
 template <Accumulator A>
 using WanBlock = Layer<detail::BlockBody<detail::WanFamily<A>>>;
 

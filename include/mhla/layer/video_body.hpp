@@ -70,7 +70,7 @@ class VideoBody {
   const ParameterTable& table() const { return table_; }
   Index tokens() const { return blocks_.tokens(); }  ///< N
 
-  /// Everything up to `mixed`.
+  /// Computes everything up to `mixed`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
               const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
@@ -102,14 +102,14 @@ class VideoBody {
             .normalizer_q = split(tape.q_features),
             .normalizer_k = split(tape.k_features)};
   }
-  /// rms_norm(x), or x itself.
+  /// Returns rms_norm(x), or x without the norm.
   MatrixView<const T> norm(MatrixView<T> x, std::span<const T> gain, MatrixView<T> normed,
                            const ExecutorRef& executor) const {
     if (!options_.qk_norm) return x;
     rms_norm(x, gain, options_.norm_eps, normed, executor);
     return normed;
   }
-  /// f(norm(x)) and its rotation; with softmax, the rotation of norm(x).
+  /// Computes f(norm(x)) and its rotation. With softmax, rotates norm(x).
   void rotate(MatrixView<T> x, std::span<const T> gain, MatrixView<T> normed,
               MatrixView<T> features, MatrixView<T> rotated, const ExecutorRef& executor) const {
     const MatrixView<const T> from = norm(x, gain, normed, executor);

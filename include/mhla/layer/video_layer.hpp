@@ -24,7 +24,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The layer: layer.hpp says what it does.
+/// The layer: layer.hpp documents it.
 template <Accumulator A>
 using VideoLayer = Layer<detail::VideoBody<A>>;
 

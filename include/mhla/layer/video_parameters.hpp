@@ -34,7 +34,7 @@ struct VideoOptions {
   double feature_eps = 1e-6;
   double norm_eps = 1e-6;
   double rotary_base = 10000;
-  /// The baseline: softmax attention, without features, normaliser, blocks and mixing.
+  /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
   bool softmax = false;
 };
 
@@ -44,7 +44,7 @@ inline GridShape video_block(const VideoOptions& o) {
   return {o.grid[0] / o.layout[0], o.grid[1] / o.layout[1], o.grid[2] / o.layout[2]};
 }
 
-/// The options, if they fit each other.
+/// Returns the options after checking that they fit each other.
 inline const VideoOptions& checked_video_options(const VideoOptions& o) {
   constexpr const char* kName = "VideoLayer";
   for (int axis = 0; axis < 3; ++axis) {

@@ -10,18 +10,18 @@
 ///                 y = x, or convolution(x)                                              [B*N, C]
 ///     DeitBlock:  x = x + attention(norm1(x)),   y = x + mlp(norm2(x)), with erf_gelu   [B*N, C]
 ///
-/// norm is layer normalisation without affine parameters, norm1 and norm2 have them.
+/// norm is layer normalisation without affine parameters; norm1 and norm2 have such parameters.
 ///
 ///     const DitBlock<float> block(file, "blocks.0.", {.attention = {.heads = 6, ...}});
 ///     block(x, c, y);                                              // c [B,C]
 ///     const DeitBlock<float> other(file, "blocks.0.", {.attention = deit_attention({...})});
 ///     other(x, y);
 ///
-/// Parameters, as the authors call them: attn. with those of the attention, mlp.fc1 and mlp.fc2;
-/// of DiT adaLN_modulation.1 and dw_conv, of DeiT norm1 and norm2; {weight,bias} each.
-/// Cost: that of the attention, 4*B*N*C*H flops for the perceptron, 12*B*C^2 for m and 18*B*N*C for
-/// the convolution. Besides the attention's, 2*H + C numbers per token are kept. DiT keeps
-/// 2*H + 3*C, and 2*H + 4*C with its convolution.
+/// Parameters have the authors' names: attn. with those of the attention, mlp.fc1 and mlp.fc2, for
+/// DiT adaLN_modulation.1 and dw_conv, for DeiT norm1 and norm2, each with {weight,bias}. Cost:
+/// that of the attention, 4*B*N*C*H flops for the perceptron, 12*B*C^2 for m and 18*B*N*C for the
+/// convolution. Besides the attention's, 2*H + C numbers per token are kept. DiT keeps 2*H + 3*C,
+/// and 2*H + 4*C with its convolution.
 /// Sources: Peebles and Xie, arXiv:2212.09748; Touvron et al., arXiv:2012.12877; the released
 /// models of arXiv:2601.07832.
 
@@ -47,9 +47,9 @@ inline namespace MHLA_TARGET {
 /// residual.
 enum class DitConvolution {
   kNone,
-  kImage,  ///< over the image, however its tokens lie
-  /// Over the rows as if they were in raster order, like the released models. If tokens are block
-  /// after block, a token's neighbours differ from those in the image.
+  kImage,  ///< over the image, for any token order
+  /// Over the rows as if they were in raster order, like the released models. If tokens are in the
+  /// order of blocks, a token's neighbours differ from those in the image.
   kReleased
 };
 
@@ -135,7 +135,7 @@ struct DeitFamily {
 
 }  // namespace detail
 
-/// The blocks: layer.hpp says what they do.
+/// The blocks: layer.hpp documents them.
 template <Accumulator A>
 using DitBlock = Layer<detail::BlockBody<detail::DitFamily<A>>>;
 template <Accumulator A>

@@ -10,7 +10,7 @@
 ///     y       = heads Wo^T + bo                                                     [B*N, C]
 ///
 /// The convolution is LePE, locally enhanced positional encoding: depthwise, over the image. With
-/// VisionOptions::softmax, softmax attention of q, k and v stands for MHLA.
+/// VisionOptions::softmax, softmax attention of q, k and v replaces MHLA.
 /// Cost: 8*N*C^2 flops for the projections, 4*N*C*D + 2*M^2*C*D for MHLA and 2*N*C*taps for LePE;
 /// 5*N*C numbers are kept, 7*N*C with qk_norm, and M*C*(D+1) of summaries. Source:
 /// arXiv:2601.07832, section 4.1, and the released layers.
@@ -82,7 +82,7 @@ class VisionBody {
   const ParameterTable& table() const { return table_; }
   Index tokens() const { return blocks_.tokens(); }  ///< N
 
-  /// Everything up to `heads`.
+  /// Computes everything up to `heads`.
   void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
               const ForwardScratch& scratch, const ExecutorRef& executor) const;
   void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
@@ -129,7 +129,7 @@ class VisionBody {
 
 }  // namespace detail
 
-/// The layer: layer.hpp says what it does.
+/// The layer: layer.hpp documents it.
 template <Accumulator A>
 using VisionLayer = Layer<detail::VisionBody<A>>;
 
@@ -137,7 +137,7 @@ using VisionLayer = Layer<detail::VisionBody<A>>;
 
 namespace detail {
 
-/// Blocks of tokens as they lie.
+/// Returns the blocks of tokens in the order of the rows.
 inline Grid vision_blocks(const VisionOptions& o) {
   const Grid raster(o.tokens, o.block);
   if (o.order == TokenOrder::kRaster) return raster;

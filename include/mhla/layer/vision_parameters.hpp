@@ -23,7 +23,7 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// Order of an image's tokens: row after row, or block after block.
+/// Order of an image's tokens: raster order, or block after block.
 enum class TokenOrder { kRaster, kBlocks };
 
 /// A token order without a default. Options that leave it out do not compile.
@@ -50,7 +50,7 @@ struct VisionOptions {
   GridShape block{1};                           ///< of a block
   RequiredTokenOrder order;                     ///< kBlocks in the authors' models
   Index channels = 0;                           ///< C; 0 for that of a file
-  bool layer_norm = true;                       ///< the layer's own one, before the projection
+  bool layer_norm = true;                       ///< the layer's norm before the projection
   bool qk_norm = false;                         ///< of q and k, over all heads together
   bool qkv_bias = true;                         ///< to_qkv has a bias
   Index lepe = 3;                               ///< side of LePE's kernel, odd; 0 for none
@@ -58,13 +58,13 @@ struct VisionOptions {
   double feature_eps = 1e-6;
   double layer_norm_eps = 1e-5;
   double qk_norm_eps = 0;  ///< 0 for PyTorch's choice, the epsilon of A
-  /// The baseline: softmax attention, without features, normaliser, blocks and mixing.
+  /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
   bool softmax = false;
 };
 
 namespace detail {
 
-/// The options, if they fit each other.
+/// Returns the options after checking that they fit each other.
 inline const VisionOptions& checked_vision_options(const VisionOptions& o) {
   constexpr const char* kName = "VisionLayer";
   for (int axis = 0; axis < 3; ++axis) {
@@ -87,7 +87,7 @@ inline const VisionOptions& checked_vision_options(const VisionOptions& o) {
   return o;
 }
 
-/// The rows of tokens in raster order; none if that is how they lie.
+/// Returns the rows of tokens in raster order, or nothing if rows are in raster order.
 inline std::vector<Index> vision_places(const VisionOptions& o) {
   if (o.order == TokenOrder::kRaster) return {};
   const std::vector<Index> order = block_order(Grid(o.tokens, o.block));

@@ -16,12 +16,13 @@
 /// The authors of MHLA have not released VLT; their paper builds it on RALA. Blocks and names are
 /// those of RALA's code: blocks.{i}.{pos,norm1.norm,norm2.norm}.{weight,bias}, and below
 /// blocks.{i}.ffn. and attn. those of the mix and of the attention. No code or weights of VLT were
-/// there to check this. Its attention may keep parts of RALA: elu + 1, a rotary embedding, a gate
-/// of the output. The options of the attention are therefore the caller's. A stage has neither
+/// available to check this. Its attention may keep parts of RALA: elu + 1, a rotary embedding, a
+/// gate of the output. So the caller chooses the options of the attention. A stage has neither
+/// RALA's layer scale nor its downsampling, and ignores tensors below downsample.
 /// RALA's layer scale nor its downsampling, and passes over tensors below downsample.
 ///
-/// Cost: that of the attention and of the mix, and 18*B*N*C flops for the encoding; besides, about
-/// 3*C numbers per token and block are kept.
+/// Cost: that of the attention and of the mix, and 18*B*N*C flops for the encoding. About 3*C more
+/// numbers per token and block are kept.
 /// Sources: arXiv:2601.07832, appendix E; Fan et al., arXiv:2411.07635 (RALA).
 
 #include <optional>
@@ -85,7 +86,7 @@ struct VltFamily {
   }
 };
 
-/// Blocks of the same options, one after another.
+/// Several blocks with the same options, one after another.
 template <class Block>
 class StageBody {
   static_assert(!Prepared<Block>);
@@ -158,7 +159,7 @@ class StageBody {
 
 }  // namespace detail
 
-/// The stage: layer.hpp says what it does.
+/// The stage: layer.hpp documents it.
 template <Accumulator A>
 using VltStage = Layer<detail::StageBody<detail::BlockBody<detail::VltFamily<A>>>>;
 
