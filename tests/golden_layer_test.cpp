@@ -28,8 +28,8 @@ TEST(Golden, LayerFilesMatch) {
   for (const std::string& failure : failures) ADD_FAILURE() << failure;
 }
 
-/// What is wrong with a language layer's file of one chunk, whose mixing coefficient scales what
-/// the norm behind scales back, if it has that gradient for the coefficient.
+/// Returns the failures of a language layer's file with one chunk and this gradient of the mixing
+/// coefficient. The coefficient scales the outputs, and the norm after it undoes the scale.
 std::vector<std::string> failures_of_one_chunk(double gradient) {
   const auto like = Safetensors::read(golden::kData / "layers" / "nlp_layer_1.safetensors");
   LanguageOptions options = golden::language_options(like);

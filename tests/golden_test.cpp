@@ -47,8 +47,8 @@ TEST(Golden, WrongNumbersAndUnknownKindsFail) {
   expect_golden_failure("op_06.safetensors", "kind", "'none': is of a kind that is unknown");
 }
 
-/// What is wrong with an operator's file of one block, whose mixing coefficient the normaliser
-/// takes away again, if it has that gradient for the coefficient.
+/// Returns the failures of an operator's file with one block and this gradient of the mixing
+/// coefficient. The normaliser cancels the coefficient.
 std::vector<std::string> failures_of_one_block(double gradient) {
   constexpr Index kTokens = 20, kWidth = 3;
   Random rng(1);

@@ -38,7 +38,7 @@ Dual<A> tanh(const Dual<A>& a) {
 
 using Sizes = std::array<Index, 4>;
 
-/// Of a matrix, or of a row of parameters, which is one after another in memory.
+/// Shape of a matrix, or of a row of parameters, which is contiguous.
 struct TensorShape {
   Index rows, cols;
   bool is_row = false;
@@ -103,7 +103,7 @@ class Tensors {
     }
     return true;
   }
-  /// Whether the room around the rows is as it was.
+  /// True if the memory around the rows is unchanged.
   bool kept_to_itself() const {
     for (std::size_t i = 0; i < count(); ++i) {
       const Matrix<A>& m = memory_[i];

@@ -9,8 +9,8 @@
 /// With a matrix, R of g blocks is mixed together. A long sequence has more summaries than a cache
 /// holds, and one pass over them serves g blocks. While a group of g blocks arrives, R of the next
 /// group takes the blocks that were complete when the group began. The g to 2 g - 2 blocks since
-/// then join R of a block while the block before it arrives, and the last one when R is first read
-/// (add_last). A block then reads about i/g + 1.5 g summaries instead of i.
+/// then are added to R of a block while the previous block arrives. The last block is added when R
+/// is first read (add_last). A block then reads about i/g + 1.5 g summaries instead of i.
 /// Every element of R is one chain of multiply-adds, b ascending, for any division of the work.
 
 #include <algorithm>

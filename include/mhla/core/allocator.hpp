@@ -41,7 +41,7 @@ struct Allocator {
   T* allocate(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     void* const memory = ::operator new(bytes, alignment(bytes));
-    // Whole pages alone: the rest of the last page may belong to other memory.
+    // Only whole pages: the rest of the last page may belong to other memory.
     if (is_large(bytes)) detail::ask_for_large_pages(memory, bytes & ~(detail::kLargePage - 1));
     return static_cast<T*>(memory);
   }

@@ -253,7 +253,7 @@ MHLA_INLINE inline void begin_line(X& x) {
 #endif
 }
 
-/// A side effect without an instruction.
+/// Has a side effect, but no instruction.
 MHLA_INLINE inline void side_effect() {
 #if defined(__GNUC__)
   asm volatile("");

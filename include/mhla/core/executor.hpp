@@ -51,10 +51,9 @@ struct Task {
 }  // namespace detail
 
 /// Runs f(index, worker) once for every index in [0, count), in any order, and returns when all
-/// have run. Laws: 0 <= worker < workers(); no two calls with the same worker run at the same time;
-/// an exception stops no other call, and the first one is rethrown to the caller at the end. Forms
-/// and layers give every call the floating-point environment of their caller, whatever threads the
-/// executor has.
+/// calls have ended. Laws: 0 <= worker < workers(). No two calls with the same worker run at the
+/// same time. An exception stops no other call, and the first one is rethrown at the end. Forms and
+/// layers give every call the floating-point environment of their caller, for any executor.
 template <class X>
 concept Executor = requires(std::remove_reference_t<X>& x, Index count, void (*f)(Index, Index)) {
   { x.workers() } -> std::convertible_to<Index>;
@@ -81,12 +80,12 @@ static_assert(Executor<Sequential>);
 template <>
 inline constexpr bool detail::kKeepsFloatingPoint<Sequential> = true;
 
-/// `threads` workers: the calling thread and threads - 1 of its own. Between calls these look for
-/// the next one for 100 us, giving way to other threads, and then sleep: a sleeping thread takes
-/// 10 to 200 us to come. A call waits for none that has not begun.
-/// Threads may share a pool: their calls take turns. A call from inside one of its own runs on the
-/// thread that makes it, in order; pools must not call each other in a circle. Workers have the
-/// caller's floating-point environment (rounding mode, flush to zero) for the length of a call.
+/// `threads` workers: the calling thread and threads - 1 threads of the pool. Between calls, the
+/// pool's threads poll for 100 us, yielding to other threads, and then sleep. A sleeping thread
+/// takes 10 to 200 us to wake up, and a call waits for no thread that has not joined it.
+/// Threads may share a pool, whose calls then run one after another. A nested call runs on the
+/// thread that makes it, in order. Pools must not call each other in a circle. Workers have the
+/// caller's floating-point environment (rounding mode, flush to zero) during a call.
 class ThreadPool {
  public:
   /// \throws option_error unless threads >= 1, std::system_error if one cannot start.
@@ -101,16 +100,17 @@ class ThreadPool {
   void for_each(Index count, detail::Task task);
 
  private:
-  using Word = std::uint32_t;  // what a thread can sleep on
+  using Word = std::uint32_t;  // threads can sleep on an atomic of it
   static constexpr std::chrono::microseconds kAwake{100};
 
-  // A round is a call of for_each. Bits of round_: whether workers may join, how many of the pool's
-  // threads did, the number of the round, and whether there is no other.
+  // A round is a call of for_each. Bits of round_, from the lowest: workers may join, the number of
+  // the pool's threads that joined, the number of the round, and stop.
   static constexpr Word kOpen = 1, kJoined = 2, kRound = 1 << 12, kStop = Word{1} << 31;
   static Word joined(Word round) { return round % kRound / kJoined; }
   static Word number(Word round) { return round / kRound; }
-  /// The next round, without its workers. A sleeper that misses all of 2^19 rounds of one piece
-  /// each, which wake none, takes the next one for the one that it has served.
+  /// The next round, without workers. Round numbers wrap after 2^19. A thread that sleeps through a
+  /// whole cycle of rounds, which only rounds of one piece allow, mistakes the new round for its
+  /// last.
   static Word next(Word round) { return (number(round) + 1) * kRound % kStop; }
 
   /// Ends the threads.
@@ -120,17 +120,17 @@ class ThreadPool {
   /// Returns the value of `word` once done(value).
   template <class Done>
   static Word await(const std::atomic<Word>& word, Done done);
-  /// The pool that this thread works for.
+  /// Returns the pool of this thread, or null.
   static const ThreadPool*& employer() {
     thread_local const ThreadPool* pool = nullptr;
     return pool;
   }
 
   std::vector<std::thread> threads_;
-  std::mutex turn_;  // of the caller
+  std::mutex turn_;  // held by the caller of a round
   std::atomic<Word> round_{0};
-  std::atomic<Word> finished_{0};  // of those that joined
-  // Of the round: written before it opens.
+  std::atomic<Word> finished_{0};  // joined threads that have finished
+  // The task of the round, written before the round opens.
   const detail::Task* task_ = nullptr;
   Index count_ = 0;
   detail::FloatingPoint caller_;
@@ -143,7 +143,7 @@ template <>
 inline constexpr bool detail::kKeepsFloatingPoint<ThreadPool> = true;
 
 /// Any executor, by reference, so that forms are compiled once for all executors. The executor must
-/// outlive it. Cost: one indirect call a piece of work.
+/// outlive it. Cost: one indirect call per piece of work.
 class ExecutorRef {
  public:
   ExecutorRef() = default;

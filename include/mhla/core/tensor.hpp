@@ -20,9 +20,12 @@ inline namespace MHLA_TARGET {
 /// B, N, H, D.
 using Shape = std::array<Index, 4>;
 
-/// A non-owning view of a [B, N, H, D] tensor: element (b, n, h, d) is
-/// data[b * strides[0] + n * strides[1] + h * strides[2] + d * strides[3]]. Strides are arbitrary:
-/// token-major, head-major, padded rows, a slice of a packed qkv, broadcast heads.
+/// A non-owning view of a [B, N, H, D] tensor. Element (b, n, h, d) is
+///
+///     data[b * strides[0] + n * strides[1] + h * strides[2] + d * strides[3]]
+///
+/// Strides are arbitrary: token-major, head-major, padded rows, a slice of a packed qkv, broadcast
+/// heads.
 template <class T>
 struct TensorView {
   T* data = nullptr;

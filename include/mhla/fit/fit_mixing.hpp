@@ -34,9 +34,10 @@ struct FittedMixing {
 
 /// Returns the fitted matrix. Each row is the best of all rounds, and of the start if its row
 /// fulfils the options. The best row leaves out the fewest queries and, among equals, has the
-/// smallest objective (mixing_fit.hpp) with the row's denominators. From such a start, after.total
-/// <= before.total if there is no ridge and no query is left out. \throws as MixingFit does;
-/// option_error unless rounds >= 1. Cost: rounds + 2 times the sums of MixingFit.
+/// smallest objective (mixing_fit.hpp) with the row's denominators. If the start fulfils the
+/// options, after.total <= before.total without a ridge, unless queries are left out.
+/// \throws as MixingFit does; option_error unless rounds >= 1.
+/// Cost: rounds + 2 times the sums of MixingFit.
 template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>
 FittedMixing<detail::sum_of<In>> fit_mixing(
     const In& in, const Blocks& blocks, const Op& op,

@@ -20,8 +20,8 @@
 ///
 /// The same sums serve coarser blocks (coarser), few nonzeros, and any prior. For a matrix per
 /// head, use a MixingFit per head.
-/// Cost per head: 2 N M D E + N M^2 E flops in double, and memory of (M + 1)^2 numbers for each of
-/// M rows, where M is the number of coefficients in a row. Cost of solve: nonnegative.hpp.
+/// Cost per head, with M coefficients per row: 2 N M D E + N M^2 E flops in double, and memory of
+/// (M + 1)^2 numbers for each of M rows. Cost of solve: nonnegative.hpp.
 
 #include <algorithm>
 #include <cmath>
