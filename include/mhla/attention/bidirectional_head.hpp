@@ -87,7 +87,7 @@ class BidirectionalHead {
     summaries_.summarize(in_, key_blocks_, b, op_, workers_[w].keys);
     if (cross_query()) sum_slots(b, workers_[w].queries);
   }
-  /// Calls f(rows, columns) for every array that has a row a key block.
+  /// Calls f(rows, columns) for every array with one row per key block.
   template <class F>
   void for_each_array(F&& f) const {
     summaries_.for_each_array(f);

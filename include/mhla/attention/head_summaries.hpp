@@ -46,7 +46,7 @@ class HeadSummaries {
       write(in, blocks, b, op, scratch, summary, key_sum(share_.first + b));
     });
   }
-  /// Calls f(rows, columns) for every array with a row a block.
+  /// Calls f(rows, columns) for every array with one row per block.
   template <class F>
   void for_each_array(F&& f) const {
     for_each_slab(values_, f);

@@ -94,7 +94,7 @@ class RankSteps {
     if (called()) transfer.start_written(comm_);
     poll();
   }
-  /// Lets transfers progress, on the thread of the call alone.
+  /// Lets transfers progress. Only the thread of the call does so.
   void poll() const {
     if (called()) pairs_.poll();
   }

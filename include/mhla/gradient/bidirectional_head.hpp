@@ -103,14 +103,14 @@ class BidirectionalGradient {
     if (!summarized) summaries_.summarize(in_, key_blocks_, b, op_, workers_[w].key_scratch());
     if (cross_query()) sum_slots(b, workers_[w]);
   }
-  /// Calls f(rows, columns) for every array that has a row a key block.
+  /// Calls f(rows, columns) for every array with one row per key block.
   template <class F>
   void for_each_array(F&& f) const {
     summaries_.for_each_array(f);
     if (cross_query()) f(slot_sums_.rows(), slots_);
   }
   Index query_groups() const { return groups_of(query_blocks_.blocks(), query_group_); }
-  /// Mixes what query group g of the share reads.
+  /// Computes the mixtures that query group g of the share reads.
   MixingGroup<A> query_group(MixingView<const A> mixing, Index g, Index worker) const {
     const Worker& w = workers_[worker];
     const Index first = shares_.queries.first, m = query_blocks_.blocks();
@@ -142,7 +142,7 @@ class BidirectionalGradient {
     if (cross_query()) gradient.add(dslot_sums_.rows().below(begin), slot_sums_.rows(), slots_);
     gradient.store(sums_.mixing);
   }
-  /// Calls f(rows, columns) for every array that has a row a query block.
+  /// Calls f(rows, columns) for every array with one row per query block.
   template <class F>
   void for_each_mixture_array(F&& f) const {
     for_each_slab(dmixtures_, f);
@@ -150,7 +150,7 @@ class BidirectionalGradient {
     if (cross_query()) f(dslot_sums_.rows(), slots_);
   }
   Index key_groups() const { return groups_of(key_blocks_.blocks(), key_group_); }
-  /// Mixes the gradients of what reads key group g of the share.
+  /// Mixes the gradients of mixtures that read key group g of the share.
   MixingGroup<A> key_group(MixingView<const A> mixing, Index g, Index worker) const {
     const Worker& w = workers_[worker];
     const Index first = shares_.keys.first, m = key_blocks_.blocks();

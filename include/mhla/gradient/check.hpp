@@ -80,7 +80,7 @@ void expect_separate_gradients(const char* function, const In& in, const Out& do
     const char* name;
     View elements;
   };
-  const auto row = [](std::span<const A> numbers) {  // places alone count
+  const auto row = [](std::span<const A> numbers) {  // only places count
     return View(reinterpret_cast<const T*>(numbers.data()),
                 {1, 1, 1, static_cast<Index>(numbers.size_bytes() / sizeof(T))}, {0, 0, 0, 1});
   };

@@ -22,7 +22,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Gradients of the tensors of one head, shaped as in Inputs. Rows of masked tokens, whose gradient
-/// is exactly 0, are left alone.
+/// is exactly 0, stay unchanged.
 template <Scalar T>
 struct Gradients {
   MatrixView<T> q{};             ///< [Nq, width of q]

@@ -174,7 +174,7 @@ template <class A>
 inline constexpr Index kStretch = 8 * kBufferAlignment / Index{sizeof(A)};
 
 /// C (+)= A B in stretches of columns, for B and C beyond L2 in long rows, as in mixing. Meanwhile
-/// the next stretch of B and C is prefetched row by row; p.next is not read. A panel alone takes a
+/// the next stretch of B and C is prefetched row by row; p.next is not read. A single panel takes a
 /// line or two of every row, each from another page, three times as slowly. Stretches save 12 to
 /// 18 % of a whole causal call with 4 MB of summaries in 32 blocks. They save 6 to 15 % of calls
 /// with bands.

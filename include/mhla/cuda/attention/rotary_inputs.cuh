@@ -18,7 +18,7 @@ namespace mhla::cuda {
 struct NoRotary {};
 
 /// Rotary embedding after the feature maps. Features 2 j and 2 j + 1 of phi(q) and phi(k) rotate
-/// together, in numerators alone (Inputs::normalizer_q of the CPU's forms does the same). A row of
+/// together, only in numerators (Inputs::normalizer_q of the CPU's forms does the same). A row of
 /// angles holds the cosine and the sine of each pair: RotaryTable::row() of kInterleaved in device
 /// memory. For kHalves, permute the features of q and k into such pairs. Rows are aligned to 16
 /// bytes. D is 64 or 128.
