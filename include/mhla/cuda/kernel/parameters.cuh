@@ -74,7 +74,7 @@ struct MixingArray {
 
   MHLA_HOST_DEVICE constexpr const float* row(std::int32_t i) const { return data + i * stride; }
   /// Column of the block of row i.
-  MHLA_HOST_DEVICE constexpr std::int32_t own(std::int32_t i) const { return before + i; }
+  MHLA_HOST_DEVICE constexpr std::int32_t diagonal(std::int32_t i) const { return before + i; }
 };
 
 /// Normalisation of sums: o = scale * n / (scale * d + eps), or scale * n without a denominator. If
