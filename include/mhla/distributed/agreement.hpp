@@ -51,7 +51,7 @@ class Fingerprint {
 };
 
 /// Values that must be the same on all ranks.
-class Facts {
+class CallSignature {
  public:
   /// A number that a message can show: "q has width 32 on rank 1, expected 64 as on rank 0".
   void add(const char* argument, const char* what, Index value) {
@@ -99,25 +99,26 @@ class Facts {
 ///     was refused or has other facts; communication_error.
 template <distributed::Communicator C, class Check>
 void agree(C& comm, const char* function, Check&& check) {
-  Facts facts;
-  Facts::Record own{};
+  CallSignature facts;
+  CallSignature::Record own{};
   std::exception_ptr mistake;
-  Facts::copy_text(function, own.function);
-  Facts::copy_text(std::string(kVersion) + " for " + kInstructionSet, own.build);
+  CallSignature::copy_text(function, own.function);
+  CallSignature::copy_text(std::string(kVersion) + " for " + kInstructionSet, own.build);
   try {
     check(facts);
     for (std::size_t f = 0; f < facts.facts_.size(); ++f) own.values.at(f) = facts.facts_[f].value;
   } catch (const std::exception& e) {
     mistake = std::current_exception();
-    Facts::copy_text(e.what()[0] == '\0' ? "?" : e.what(), own.mistake);
+    CallSignature::copy_text(e.what()[0] == '\0' ? "?" : e.what(), own.mistake);
   }
-  std::vector<Facts::Record> records(static_cast<std::size_t>(comm.size()));
+  std::vector<CallSignature::Record> records(static_cast<std::size_t>(comm.size()));
   comm.agree(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(records)));
   if (mistake) std::rethrow_exception(mistake);
   facts.expect_alike(function, records);
 }
 
-inline void Facts::expect_alike(const char* function, std::span<const Record> records) const {
+inline void CallSignature::expect_alike(const char* function,
+                                        std::span<const Record> records) const {
   const Record& first = records.front();
   for (std::size_t r = 0; r < records.size(); ++r) {
     if (records[r].function != first.function) {

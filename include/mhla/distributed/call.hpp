@@ -112,7 +112,7 @@ struct RankForm {
 
   /// States the values that must be equal on all ranks.
   template <class In>
-  void state(Facts& facts, const In& in) const {
+  void state(CallSignature& facts, const In& in) const {
     facts.add("q", "sequences", sequences(in));
     facts.add("q", "heads", heads(in));
     facts.add("q", "bytes a number", sizeof(scalar_of<In>));
@@ -203,7 +203,7 @@ std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form,
                             const dout_of<In>& out, const char* argument, const Call& call,
                             Check&& check) {
   const Index sequence_count = sequences(in);
-  agree(comm, form.name, [&](Facts& facts) {
+  agree(comm, form.name, [&](CallSignature& facts) {
     expect_batch(form.name, in, out, argument);
     for (Index s = 0; s < sequence_count && heads(in) > 0; ++s) {
       form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), argument);

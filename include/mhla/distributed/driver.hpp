@@ -145,7 +145,7 @@ void run_ranks(C& comm, const Form& form, const In& in,
                const std::type_identity_t<output_of<In>>& out, const Call& call) {
   const std::vector<Split> splits =
       agree_on(comm, form, in, dout_of<In>(out), "out", call,
-               [&](Facts&) { expect_separate(form.name, in, dout_of<In>(out)); });
+               [&](CallSignature&) { expect_separate(form.name, in, dout_of<In>(out)); });
   const auto make = [&](Arena& arena, const auto& head, const auto& own,
                         const CrossShares& shares) {
     return form.forward(arena, head, own, call.executor.workers(), shares);
@@ -179,17 +179,19 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
                         const gradients_of<In>& gradients, const parameters_of<In>& parameters,
                         const Call& call) {
   using A = sum_of<In>;
-  const std::vector<Split> splits = agree_on(comm, form, in, dout, "dout", call, [&](Facts& facts) {
-    expect_parameters(form.name, form.mixing.pattern(), form.op, parameters);
-    expect_batch_gradients(form.name, in, gradients);
-    for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
-      expect_gradients(form.name, head_inputs(in, s, 0), head_gradients(in, gradients, s, 0));
-    }
-    expect_separate_gradients(form.name, in, dout, gradients, parameters, form.mixing.storage());
-    facts.add("parameters.mixing", "presence", parameters.mixing.absent() ? 0 : 1);
-    facts.add("parameters.query_map", "presence", parameters.query_map.empty() ? 0 : 1);
-    facts.add("parameters.key_map", "presence", parameters.key_map.empty() ? 0 : 1);
-  });
+  const std::vector<Split> splits =
+      agree_on(comm, form, in, dout, "dout", call, [&](CallSignature& facts) {
+        expect_parameters(form.name, form.mixing.pattern(), form.op, parameters);
+        expect_batch_gradients(form.name, in, gradients);
+        for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
+          expect_gradients(form.name, head_inputs(in, s, 0), head_gradients(in, gradients, s, 0));
+        }
+        expect_separate_gradients(form.name, in, dout, gradients, parameters,
+                                  form.mixing.storage());
+        facts.add("parameters.mixing", "presence", parameters.mixing.absent() ? 0 : 1);
+        facts.add("parameters.query_map", "presence", parameters.query_map.empty() ? 0 : 1);
+        facts.add("parameters.key_map", "presence", parameters.key_map.empty() ? 0 : 1);
+      });
   if (!parameters.mixing.absent()) expect_one_split(form.name, splits);
   const auto make = [&](Arena& arena, const auto& head, const auto& own,
                         const CrossShares& shares) {

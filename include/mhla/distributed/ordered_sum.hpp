@@ -45,7 +45,7 @@ template <Communicator C, class A>
 void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> first,
                    std::span<A> sum) {
   static constexpr char kName[] = "distributed::ordered_sum";
-  mhla::detail::agree(comm, kName, [&](mhla::detail::Facts& facts) {
+  mhla::detail::agree(comm, kName, [&](mhla::detail::CallSignature& facts) {
     if (rows.col_stride != 1 || rows.row_stride < rows.cols) {
       mhla::detail::fail_shape(
           kName, "rows",

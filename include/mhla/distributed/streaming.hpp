@@ -83,7 +83,7 @@ void append_part(C& comm, const char* function, const char* argument, std::size_
     const auto r = static_cast<std::size_t>(comm.rank());
     return part_of_axis(out, axis, first[r], first[r + 1] - first[r]);
   };
-  agree(comm, function, [&](Facts& facts) {
+  agree(comm, function, [&](CallSignature& facts) {
     expect_split(function, argument, first, comm.rank(), comm.size(), out.shape[axis], own);
     if (out.strides[3] != 1 || (axis == 2 && out.strides[2] != out.width())) {
       fail_option(function, "out", "has strides " + shape_text(out.strides), "contiguous rows");

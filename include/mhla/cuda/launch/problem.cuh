@@ -87,7 +87,7 @@ constexpr void for_parts(const Problem& problem, HeadGroup group, const Visit& v
 struct Device {
   Arch arch;  ///< of the code that the program has for the device
   std::int32_t multiprocessors;
-  /// CallSignature that change the bits of outputs. Ranks compare them; plans ignore them.
+  /// Properties that change the bits of outputs. Ranks compare them; plans ignore them.
   std::int32_t capability = 0;  ///< compute capability, such as 90
   std::int32_t toolkit = 0;     ///< version of CUDA that compiled the kernels, such as 12080
   /// Shared memory per thread block, in bytes. Plans take kernels that fit.
