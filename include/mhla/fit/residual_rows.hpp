@@ -200,7 +200,7 @@ class ResidualRows {
     }
   }
 
-  /// RowSchedule rows of y_tb into the rows of query s of a strip, and writes f_t after them.
+  /// Turns rows of y_tb into the rows of query s of a strip, and writes f_t after them.
   template <class T>
   void subtract_target(Index i, std::span<const Index> blocks, Index token, Index s,
                        const Matrix<double>& sums, MatrixView<const T> targets,

@@ -100,7 +100,7 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
   });
 }
 
-/// RowSchedule sums r of weights into factors = scale / den and slopes = scale f'(scale r) / den.
+/// Turns sums r of weights into factors = scale / den and slopes = scale f'(scale r) / den.
 /// Both are 0 for a denominator of 0, whose outputs are constants.
 template <class A, class Z>  // [count]
 void gradient_factors(const Z& normalizer, A* sums, Index count, A scaling, A* factors, A* slopes) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// RowSchedule gradients of features into gradients of queries or keys, token by token:
+/// Turns gradients of features into gradients of queries or keys, token by token:
 ///
 ///     dx_t = phi'(x_t) (dphi_t + w_t y_b)     [D], rounded to T; w_t = 1 without weights
 ///

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// RowSchedule gradients of outputs into gradients of numerators and denominators, token by token:
+/// Turns gradients of outputs into gradients of numerators and denominators, token by token:
 ///
 ///     den_t = d_t scale + eps
 ///     dN_t  = scale dO_t / den_t         [E], rounded to T
@@ -57,7 +57,7 @@ MHLA_DEVICE float silu_derivative(float g) {
   return sigmoid * (1 + g * (1 - sigmoid));
 }
 
-/// RowSchedule dO, the gradient of outputs before a norm, into dN, given the sum of weights d.
+/// Turns dO, the gradient of outputs before a norm, into dN, given the sum of weights d.
 /// Returns true if dN may be nonzero: `any` (dO is not all zero) and the denominator is not 0.
 template <int E>
 MHLA_DEVICE bool divide_gradients(const Normalization& by, float d, bool any, SplitRow<E>& dout) {
@@ -145,7 +145,7 @@ struct OutputGradientsSm80 {
     return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
   }
 
-  /// RowSchedule gradients of outputs into gradients of o, and computes dg. Returns r = 1 / the
+  /// Turns gradients of outputs into gradients of o, and computes dg. Returns r = 1 / the
   /// norm of o.
   static MHLA_DEVICE float through_norm(const OutputNorm& norm, const Values& o,
                                         const unsigned char* gate, unsigned char* dgate,

@@ -72,7 +72,7 @@ struct OutputNorm {
             factors.x_8 * ptx::rsqrt_approx(squares.x_8 * (1.0f / kWidth) + eps)};
   }
 
-  /// RowSchedule sums of columns `column`.. into outputs of two tokens of a head, before rounding.
+  /// Turns sums of columns `column`.. into outputs of two tokens of a head, before rounding.
   template <class T, int kTiles>
   MHLA_DEVICE void apply(float (&sums)[kTiles][4], RowPair factors, int column, BatchHead head,
                          TokenPair tokens, std::uint32_t lane) const {
