@@ -27,7 +27,7 @@ struct Mixture {
       : image(std::cos(std::numbers::pi / 2 * t)), noise(std::sin(std::numbers::pi / 2 * t)) {}
 };
 
-/// RowSchedule noise into samples in place.
+/// Turns noise into samples in place.
 /// \param steps  number of steps, of equal length in t
 /// \param clean  clean(x, t, x0) writes the prediction of x_0
 template <class T, class Clean>

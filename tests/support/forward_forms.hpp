@@ -222,7 +222,7 @@ struct StreamOf {
 using Streamed = StreamOf<Causal>;
 using StreamedDecay = StreamOf<CausalDecay>;
 
-/// RowSchedule a problem into one with a single block, where MHLA is linear attention.
+/// Turns a problem into one with a single block, where MHLA is linear attention.
 template <class T>
 void make_linear(Problem<T>& p) {
   const auto one_block = [](Index n) {

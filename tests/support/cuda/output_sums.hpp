@@ -79,7 +79,7 @@ struct OutputNorms {
     }
   }
 
-  /// RowSchedule the quotients of a row into outputs.
+  /// Turns the quotients of a row into outputs.
   void apply(std::vector<Bounded>& o, int b, int t, int h) const {
     if (!normed) return;
     const Bounded scale = norm_scale(o, kEps);

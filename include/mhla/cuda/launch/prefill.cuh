@@ -59,7 +59,7 @@ struct PrefillParts {
   }
   /// Scratch sizes: no summaries, and mixtures of all rows of a tile.
   template <int D, int E>
-  constexpr BranchScratch rooms(const Device& device) const {
+  constexpr StageScratch scratch(const Device& device) const {
     const std::int32_t rows = rows_ahead(causal, block) + causal.query_blocks.blocks();
     const std::int32_t columns = block + causal.key_blocks.blocks();
     return {0, rows, rounded_coefficients<D, E>(rows, columns, causal.op.summaries, device)};
@@ -76,11 +76,11 @@ constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int3
   plan.workspace_bytes = 0;
   plan.traffic = {};
   if (!parts.has_causal) return plan;
-  const BranchScratch rooms = parts.template rooms<D, E>(device);
-  plan.workspace_bytes = workspace_parts<D, E>(parts.causal, rooms).bytes;
+  const StageScratch scratch = parts.template scratch<D, E>(device);
+  plan.workspace_bytes = workspace_parts<D, E>(parts.causal, scratch).bytes;
   plan.traffic = detail::traffic<D, E>(parts.causal, Form::kThreeStage);
   plan.traffic.summaries =
-      detail::mixed_bytes<D, E>(parts.causal, parts.mixed().key_blocks.blocks(), rooms.mixtures);
+      detail::mixed_bytes<D, E>(parts.causal, parts.mixed().key_blocks.blocks(), scratch.mixtures);
   return plan;
 }
 
@@ -102,7 +102,7 @@ void run_causal_prefill(const Plan& plan, const PrefillParts& parts,
                         const Device& device, const Stream& stream) {
   const Problem& problem = parts.causal;
   WorkspaceArrays arrays =
-      workspace_arrays<D, E>(problem, parts.template rooms<D, E>(device), workspace);
+      workspace_arrays<D, E>(problem, parts.template scratch<D, E>(device), workspace);
   arrays.summaries = kept_summaries<D, E>(tokens);
   arrays.mixtures.scale = arrays.summaries.scale;
   WorkspaceArrays own = arrays;

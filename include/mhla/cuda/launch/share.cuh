@@ -93,7 +93,7 @@ inline std::int32_t first_column(const Share& share) {
 
 /// Scratch sizes of a pair on a rank: summaries of all blocks, mixtures of all rows that are made.
 template <int D, int E>
-BranchScratch rooms_of(const Problem& problem, const Share& share, const Device& device) {
+StageScratch scratch_of(const Problem& problem, const Share& share, const Device& device) {
   const auto first = static_cast<std::int32_t>(share.queries().first);
   const std::int32_t rows = rows_ahead(problem, first) + problem.query_blocks.blocks();
   const auto columns = static_cast<std::int32_t>(share.columns.end) - first_column(share);
@@ -129,11 +129,11 @@ SharePlan share_plan(const Problem& problem, const Share& share, const Device& d
   SharePlan plan{detail::planned<D, E>(problem, device, Form::kThreeStage,
                                        "the summaries of other ranks are needed"),
                  detail::transfer_group<D, E>(problem, share)};
-  const BranchScratch rooms = detail::rooms_of<D, E>(problem, share, device);
-  plan.workspace_bytes = workspace_parts<D, E>(problem, rooms).bytes;
+  const StageScratch scratch = detail::scratch_of<D, E>(problem, share, device);
+  plan.workspace_bytes = workspace_parts<D, E>(problem, scratch).bytes;
   const Index read = share.keys().count + share.route.rows_received();
   plan.traffic.summaries =
-      detail::mixed_bytes<D, E>(problem, static_cast<std::int32_t>(read), rooms.mixtures);
+      detail::mixed_bytes<D, E>(problem, static_cast<std::int32_t>(read), scratch.mixtures);
   return plan;
 }
 
@@ -146,14 +146,14 @@ template <class T, int D, int E, bool kCausal, class Stream, distributed::Commun
 void run_share(const SharePlan& plan, const Problem& problem, const Share& share,
                MixingArray mixing, unsigned char* workspace, const Device& device,
                const Stream& stream, Ranks& ranks) {
-  const BranchScratch rooms = detail::rooms_of<D, E>(problem, share, device);
-  const WorkspaceArrays all = workspace_arrays<D, E>(problem, rooms, workspace);
+  const StageScratch scratch = detail::scratch_of<D, E>(problem, share, device);
+  const WorkspaceArrays all = workspace_arrays<D, E>(problem, scratch, workspace);
   const auto for_groups = [&](const auto& visit) {
     std::int64_t before = 0;  // pairs of earlier groups
     for_parts(problem, plan.group, [&](const Problem& part) {
       WorkspaceArrays arrays = all;
-      arrays.summaries = all.summaries.from<D, E>(before * rooms.summaries);
-      arrays.mixtures = all.mixtures.from<D, E>(before * rooms.mixtures);
+      arrays.summaries = all.summaries.from<D, E>(before * scratch.summaries);
+      arrays.mixtures = all.mixtures.from<D, E>(before * scratch.mixtures);
       visit(part, arrays);
       before += part.pairs();
     });

@@ -23,7 +23,7 @@ struct WorkspaceParts {
 };
 
 /// Sizes of the workspace's arrays, in blocks per pair.
-struct BranchScratch {
+struct StageScratch {
   std::int32_t summaries;  ///< summaries and scores; 0 if they are elsewhere
   std::int32_t mixtures;
   std::int64_t rounded = 0;  ///< coefficients of a RoundedMixing
@@ -50,16 +50,16 @@ constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t colu
 
 /// Scratch sizes of a problem that keeps everything in its workspace.
 template <int D, int E>
-constexpr BranchScratch rooms_of(const Problem& problem, const Device& device) {
+constexpr StageScratch scratch_of(const Problem& problem, const Device& device) {
   const std::int32_t rows = problem.query_blocks.blocks(), columns = problem.key_blocks.blocks();
   return {columns, rows, rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
 }
 
 template <int D, int E>
-constexpr WorkspaceParts workspace_parts(const Problem& problem, const BranchScratch& rooms) {
+constexpr WorkspaceParts workspace_parts(const Problem& problem, const StageScratch& scratch) {
   const auto pairs = static_cast<std::size_t>(problem.pairs());
-  const auto mq = static_cast<std::size_t>(rooms.mixtures);
-  const auto mk = static_cast<std::size_t>(rooms.summaries);
+  const auto mq = static_cast<std::size_t>(scratch.mixtures);
+  const auto mk = static_cast<std::size_t>(scratch.summaries);
   const auto slots = static_cast<std::size_t>(problem.query_blocks.slots());
   const bool pair = problem.op.summaries == Precision::kPair;
   const bool key_sums = problem.op.denominator != Denominator::kNone;
@@ -77,7 +77,7 @@ constexpr WorkspaceParts workspace_parts(const Problem& problem, const BranchScr
   parts.mixtures_low = take(pair ? pairs * mq * D * E * 2 : 0);
   parts.mixed_key_sums = take(key_sums && !scores ? pairs * mq * D * 4 : 0);
   parts.scores = take(scores ? pairs * mk * slots * 4 : 0);
-  const auto rounded = 2 * static_cast<std::size_t>(rooms.rounded);
+  const auto rounded = 2 * static_cast<std::size_t>(scratch.rounded);
   parts.rounded = take(rounded);
   parts.rounded_low = take(pair ? rounded : 0);
   return parts;
@@ -92,21 +92,22 @@ struct WorkspaceArrays {
 };
 
 template <int D, int E>
-WorkspaceArrays workspace_arrays(const Problem& problem, const BranchScratch& rooms,
+WorkspaceArrays workspace_arrays(const Problem& problem, const StageScratch& scratch,
                                  unsigned char* workspace) {
-  const WorkspaceParts parts = workspace_parts<D, E>(problem, rooms);
+  const WorkspaceParts parts = workspace_parts<D, E>(problem, scratch);
   const auto numbers = [workspace](std::size_t begin) {
     return static_cast<float*>(static_cast<void*>(workspace + begin));
   };
   const bool key_sums = problem.op.denominator != Denominator::kNone;
   const bool mixed = problem.op.denominator == Denominator::kKeySum;
   const float scale = summary_scale(problem.key_blocks.slots());
-  return {{workspace + parts.summaries, workspace + parts.summaries_low,
-           key_sums ? numbers(parts.key_sums) : nullptr, scale, rooms.summaries},
-          {workspace + parts.mixtures, workspace + parts.mixtures_low,
-           mixed ? numbers(parts.mixed_key_sums) : nullptr, scale, rooms.mixtures},
-          numbers(parts.scores),
-          {rooms.rounded > 0 ? workspace + parts.rounded : nullptr, workspace + parts.rounded_low}};
+  return {
+      {workspace + parts.summaries, workspace + parts.summaries_low,
+       key_sums ? numbers(parts.key_sums) : nullptr, scale, scratch.summaries},
+      {workspace + parts.mixtures, workspace + parts.mixtures_low,
+       mixed ? numbers(parts.mixed_key_sums) : nullptr, scale, scratch.mixtures},
+      numbers(parts.scores),
+      {scratch.rounded > 0 ? workspace + parts.rounded : nullptr, workspace + parts.rounded_low}};
 }
 
 }  // namespace mhla::cuda
