@@ -102,10 +102,10 @@ void with_operator(const char* function, const Options& o, Index width, F&& f) {
         map, map, normalizer, o.scale});
   }
   const Tensor q = dense(*o.query_map), k = dense(*o.key_map);
-  std::vector<A> rooms[2];
+  std::vector<A> scratch[2];
   f(mhla::Operator<LearnedMap<A>, LearnedMap<A>, mhla::AnyNormalizer>{
-      learned_map(function, "query_map", o.feature_map, q, width, rooms[0]),
-      learned_map(function, "key_map", o.feature_map, k, width, rooms[1]), normalizer, o.scale});
+      learned_map(function, "query_map", o.feature_map, q, width, scratch[0]),
+      learned_map(function, "key_map", o.feature_map, k, width, scratch[1]), normalizer, o.scale});
 }
 
 }  // namespace mhla_torch

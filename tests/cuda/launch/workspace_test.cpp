@@ -32,7 +32,7 @@ TEST(WorkspaceParts, AreApartAndAligned) {
       problem.op.denominator = denominator;
       problem.op.summaries = precision;
       const mhla::cuda::WorkspaceParts parts =
-          mhla::cuda::workspace_parts<72, 72>(problem, rooms_of<72, 72>(problem, kDevice));
+          mhla::cuda::workspace_parts<72, 72>(problem, scratch_of<72, 72>(problem, kDevice));
       const std::size_t matrices = 15u * 7 * 72 * 72 * 2, sums = 15u * 7 * 72 * 4;
       const std::size_t begins[] = {parts.summaries, parts.summaries_low, parts.key_sums,
                                     parts.mixtures,  parts.mixtures_low,  parts.mixed_key_sums,
@@ -60,7 +60,7 @@ TEST(WorkspaceParts, DifferentNumbersOfBlocksHaveDifferentSizes) {
   problem.op.denominator = Denominator::kNone;
   problem.query_blocks = TokenBlocks(1, 1, 90, 1, 1, 30);
   const mhla::cuda::WorkspaceParts parts =
-      mhla::cuda::workspace_parts<64, 64>(problem, rooms_of<64, 64>(problem, kDevice));
+      mhla::cuda::workspace_parts<64, 64>(problem, scratch_of<64, 64>(problem, kDevice));
   EXPECT_EQ(parts.mixtures - parts.summaries, 15u * 7 * 64 * 64 * 2);
   EXPECT_EQ(parts.bytes - parts.mixtures, 15u * 3 * 64 * 64 * 2);
 }
@@ -69,7 +69,7 @@ TEST(WorkspaceParts, SummariesMayLieElsewhere) {
   Problem problem = fifteen_pairs_of_seven_blocks();
   problem.op.summaries = Precision::kPair;
   const auto parts =
-      mhla::cuda::workspace_parts<64, 64>(problem, rooms_of<64, 64>(problem, kDevice));
+      mhla::cuda::workspace_parts<64, 64>(problem, scratch_of<64, 64>(problem, kDevice));
   const auto others = mhla::cuda::workspace_parts<64, 64>(problem, {0, 7});
   EXPECT_EQ(others.mixtures, 0u);
   EXPECT_EQ(others.bytes, parts.bytes - parts.mixtures);
@@ -83,7 +83,7 @@ TEST(WorkspaceParts, CoefficientsAreRoundedThatTheMixingDoesNotKeep) {
   const auto rounded = [&](int rows, int columns, const Device& device = kDevice) {
     problem.query_blocks = TokenBlocks(1, 1, rows, 1, 1, 1);
     problem.key_blocks = TokenBlocks(1, 1, columns, 1, 1, 1);
-    return rooms_of<64, 64>(problem, device).rounded;
+    return scratch_of<64, 64>(problem, device).rounded;
   };
   EXPECT_EQ(rounded(64, 512), 0);
   EXPECT_EQ(rounded(64, 2100), 64 * 2104);
@@ -92,15 +92,15 @@ TEST(WorkspaceParts, CoefficientsAreRoundedThatTheMixingDoesNotKeep) {
   EXPECT_EQ(rounded(257, 64), 257 * 64);
   EXPECT_EQ(rounded(1000, 513), 1000 * 520);
   EXPECT_EQ(rounded(1000, 513, {Arch::kSm80, 108}), 0);
-  EXPECT_EQ((rooms_of<72, 72>(problem, kDevice).rounded), 0);
+  EXPECT_EQ((scratch_of<72, 72>(problem, kDevice).rounded), 0);
   problem.op.summaries = Precision::kPair;
   EXPECT_EQ(rounded(128, 256), 0);
   EXPECT_EQ(rounded(128, 257), 128 * 264);
-  const auto rooms = rooms_of<64, 64>(problem, kDevice);
-  const auto parts = mhla::cuda::workspace_parts<64, 64>(problem, rooms);
+  const auto scratch = scratch_of<64, 64>(problem, kDevice);
+  const auto parts = mhla::cuda::workspace_parts<64, 64>(problem, scratch);
   EXPECT_EQ(parts.rounded_low, parts.rounded + 2 * 128 * 264);
   EXPECT_EQ(parts.bytes, parts.rounded + 2 * 2 * 128 * 264);
-  const auto arrays = mhla::cuda::workspace_arrays<64, 64>(problem, rooms, memory);
+  const auto arrays = mhla::cuda::workspace_arrays<64, 64>(problem, scratch, memory);
   EXPECT_EQ(static_cast<std::size_t>(arrays.rounded.high - memory), parts.rounded);
   EXPECT_EQ(static_cast<std::size_t>(arrays.rounded.low - memory), parts.rounded_low);
 }
@@ -111,9 +111,9 @@ TEST(WorkspaceArrays, AreThePartsAndNullWhereNothingReadsThem) {
        {Denominator::kNone, Denominator::kKeySum, Denominator::kCrossQuery}) {
     Problem problem = fifteen_pairs_of_seven_blocks();
     problem.op.denominator = denominator;
-    const auto rooms = rooms_of<64, 64>(problem, kDevice);
-    const auto parts = mhla::cuda::workspace_parts<64, 64>(problem, rooms);
-    const auto arrays = mhla::cuda::workspace_arrays<64, 64>(problem, rooms, memory);
+    const auto scratch = scratch_of<64, 64>(problem, kDevice);
+    const auto parts = mhla::cuda::workspace_parts<64, 64>(problem, scratch);
+    const auto arrays = mhla::cuda::workspace_arrays<64, 64>(problem, scratch, memory);
     const auto place = [](const void* p) {
       return static_cast<std::size_t>(static_cast<const unsigned char*>(p) - memory);
     };

@@ -209,7 +209,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       return;
     case Form::kThreeStage: {
       const WorkspaceArrays arrays =
-          workspace_arrays<D, E>(problem, rooms_of<D, E>(problem, device), workspace);
+          workspace_arrays<D, E>(problem, scratch_of<D, E>(problem, device), workspace);
       if (problem.op.summaries == Precision::kPair) {
         detail::run_three_stages<T, D, E, Precision::kPair, kCausal, kRotary>(
             plan, problem, mixing, arrays, device, stream);

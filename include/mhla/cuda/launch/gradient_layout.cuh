@@ -278,7 +278,8 @@ struct GradientLayout {
   /// them.
   std::size_t bytes_of(const Problem& product, const Plan& of) const {
     if (!keeps_summaries() || of.form == Form::kThreeStage) return of.workspace_bytes;
-    return workspace_parts<kHalfWidth, D>(product, rooms_of<kHalfWidth, D>(product, device)).bytes;
+    return workspace_parts<kHalfWidth, D>(product, scratch_of<kHalfWidth, D>(product, device))
+        .bytes;
   }
 
   WorkspaceCursor place_;

@@ -40,7 +40,7 @@ class MixingGradientRun {
     }
   }
   WorkspaceArrays arrays_of(const Problem& product, unsigned char* workspace) const {
-    return workspace_arrays<kHalfWidth, D>(product, rooms_of<kHalfWidth, D>(product, l_.device),
+    return workspace_arrays<kHalfWidth, D>(product, scratch_of<kHalfWidth, D>(product, l_.device),
                                            workspace);
   }
 

@@ -204,7 +204,7 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form, 
             .read_out = device.kernels()};
   if (form == Form::kQuadratic) plan.quadratic = quadratic_kernel<D, E>(problem, device);
   if (form == Form::kThreeStage) {
-    plan.workspace_bytes = workspace_parts<D, E>(problem, rooms_of<D, E>(problem, device)).bytes;
+    plan.workspace_bytes = workspace_parts<D, E>(problem, scratch_of<D, E>(problem, device)).bytes;
     if (problem.op.summaries == Precision::kPair) {
       choose_kernels<D, E, Precision::kPair>(problem, device, plan);
     } else {
