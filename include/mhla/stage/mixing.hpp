@@ -145,7 +145,7 @@ class MixingGroup {
                              .spans = dense_ ? nullptr : coefficients_.spans};
     beyond_l2 ? multiply_stretches(product) : multiply(product);
   }
-  MixingView<const A> matrix() const { return m_; }
+  const MixingView<const A>& matrix() const { return m_; }
   Index begin() const { return begin_; }
   Index rows() const { return rows_; }
 
