@@ -11,6 +11,7 @@
 
 #include "mhla/distributed/bidirectional.hpp"
 #include "mhla/distributed/causal.hpp"
+#include "mhla/distributed/rank_steps.hpp"
 #include "mhla/distributed/thread_ranks.hpp"
 #include "mhla/policy/locality.hpp"
 #include "support/random.hpp"
@@ -151,7 +152,7 @@ std::string condensed(const std::string& text, const std::string& of) {
   return result;
 }
 
-TEST(Travel, PartsOfAHeadAreSentWhileTheNextAreSummarised) {
+TEST(RankSteps, PartsOfAHeadAreSentWhileTheNextAreSummarised) {
   for (const auto& log : {log_of(0, 1, both), log_of(1, 1, both), log_of(0, 1, causal_form)}) {
     EXPECT_TRUE(condensed(log, "peq").starts_with("ksks")) << condensed(log, "pe");
     // All blocks of the first of two parts are complete before it starts; ranks compare the map of
@@ -162,7 +163,7 @@ TEST(Travel, PartsOfAHeadAreSentWhileTheNextAreSummarised) {
   }
 }
 
-TEST(Travel, PartsOfGradientsAreSentWhileTheNextQueriesAreRead) {
+TEST(RankSteps, PartsOfGradientsAreSentWhileTheNextQueriesAreRead) {
   for (const auto& log : {log_of(0, 1, both_gradient), log_of(1, 1, both_gradient),
                           log_of(1, 1, causal_gradient_form)}) {
     const std::string read = condensed(log, "pewk");
@@ -171,7 +172,7 @@ TEST(Travel, PartsOfGradientsAreSentWhileTheNextQueriesAreRead) {
   }
 }
 
-TEST(Travel, SlabsOfAHeadAreMixedWhileTheNextTravel) {
+TEST(RankSteps, SlabsOfAHeadAreMixedWhileTheNextArrive) {
   for (const auto& log : {log_of(0, 1, both), log_of(1, 1, both), log_of(1, 1, causal_form)}) {
     std::string read = log.substr(log.rfind('s') + 1);
     read = read.substr(0, read.find('q'));  // before the first block is read out
@@ -183,19 +184,19 @@ TEST(Travel, SlabsOfAHeadAreMixedWhileTheNextTravel) {
   }
 }
 
-TEST(Travel, NothingIsReadBeforeItIsThere) {
+TEST(RankSteps, NothingIsReadBeforeItIsThere) {
   EXPECT_EQ(outputs_of(2, both), outputs_of(1, both));
   EXPECT_EQ(outputs_of(2, causal_form), outputs_of(1, causal_form));
 }
 
-TEST(Travel, ARankThatReceivesNothingReadsAtOnce) {
+TEST(RankSteps, ARankThatReceivesNothingReadsAtOnce) {
   const std::string log = log_of(0, 1, causal_form);
   const std::string read = condensed(log.substr(log.rfind('s')), "pek");
   EXPECT_EQ(read, "sqw");
 }
 
 // Two heads, so that summaries of the second are sent while the first is read.
-TEST(Travel, TransfersGoOnBetweenTheBlocksOfAGroup) {
+TEST(RankSteps, TransfersGoOnBetweenTheBlocksOfAGroup) {
   const std::string log = log_of(1, kHeads, both);
   const std::string read = condensed(log.substr(log.find('q'), log.rfind('q')), "sewk");
   EXPECT_GE(std::ranges::count(read, 'q'), kHeads * kBlocks / 2 - 1) << read;
