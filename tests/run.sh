@@ -90,11 +90,12 @@ fi
 if [[ -z $all ]]; then
   step "left out: CUDA, other instruction sets, packages, examples, MPI, fuzzing (bash tests/run.sh" \
     "--all) and sanitizers (bash tests/run.sh --sanitize)"
-elif (($#)); then
-  build tests all "${options[@]}"
+  exit
+fi
+build tests all "${options[@]}"
+if (($#)); then
   run_tests --verbose "$@"
 else
-  build tests all "${options[@]}"
   run_tests -LE '^cpu$'
   say_passed "all tests"
   step "left out: sanitizers (bash tests/run.sh --sanitize)"

@@ -1,5 +1,7 @@
 // Order of work while the summaries of a head are sent.
 
+#include "mhla/distributed/rank_steps.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 
 #include "mhla/distributed/bidirectional.hpp"
 #include "mhla/distributed/causal.hpp"
-#include "mhla/distributed/rank_steps.hpp"
 #include "mhla/distributed/thread_ranks.hpp"
 #include "mhla/policy/locality.hpp"
 #include "support/random.hpp"

@@ -1,9 +1,16 @@
-# Passes if PROGRAM with ARGUMENT, one argument or a list, exits with a nonzero status and prints a
-# match of EXPECT.
+# cmake -DPROGRAM=... -DEXPECT=... -P expect_failure.cmake -- ARGUMENT...
+# Passes if PROGRAM with the arguments exits with a nonzero status and prints a match of EXPECT.
 
 cmake_minimum_required(VERSION 3.25)
 
-execute_process(COMMAND ${PROGRAM} ${ARGUMENT} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(i RANGE ${last})
+  list(APPEND arguments "${CMAKE_ARGV${i}}")
+endforeach()
+string(REGEX REPLACE "^.*;--;" "" arguments "${arguments};")
+
+execute_process(COMMAND ${PROGRAM} ${arguments}
+                RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
 message("${output}")
 if(NOT status MATCHES "^[1-9][0-9]*$")
   message(FATAL_ERROR "ended with '${status}', expected an error status")
