@@ -96,9 +96,9 @@ class BidirectionalHead {
   Index groups() const { return groups_of(query_blocks_.blocks(), group_); }
   /// Rows of m that group g of the share reads, in scratch.
   MixingGroup<A> group(MixingView<const A> mixing, Index g, Index w) const {
-    const Index first = shares_.queries.first, m = query_blocks_.blocks();
-    return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
-                          Reach::kAll, shares_.keys.all, workers_[w].coefficients);
+    const ColumnSpan span = group_blocks(shares_.queries, group_, g);
+    return MixingGroup<A>(mixing, span.begin, span.end, Reach::kAll, shares_.keys.all,
+                          workers_[w].coefficients);
   }
   const auto& values() const { return summaries_.values(); }  ///< S of all blocks
   const auto& mixtures(Index w) const { return workers_[w].mixtures; }

@@ -149,9 +149,9 @@ class CausalHead {
   }
   Index groups() const { return groups_of(blocks_.blocks(), group_); }
   MixingGroup<A> group(MixingView<const A> mixing, Index g, Index w) const {
-    const Index first = share_.first, m = blocks_.blocks();
-    return MixingGroup<A>(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
-                          Reach::kEarlier, share_.all, workers_[w].coefficients);
+    const ColumnSpan span = group_blocks(share_, group_, g);
+    return MixingGroup<A>(mixing, span.begin, span.end, Reach::kEarlier, share_.all,
+                          workers_[w].coefficients);
   }
   const auto& values() const { return summaries_.values(); }
   const auto& mixtures(Index w) const { return workers_[w].mixtures; }

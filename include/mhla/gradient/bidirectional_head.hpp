@@ -113,10 +113,9 @@ class BidirectionalGradient {
   /// Computes the mixtures that query group g of the share reads.
   MixingGroup<A> query_group(MixingView<const A> mixing, Index g, Index worker) const {
     const Worker& w = workers_[worker];
-    const Index first = shares_.queries.first, m = query_blocks_.blocks();
-    const MixingGroup<A> group(mixing, first + g * query_group_,
-                               first + std::min((g + 1) * query_group_, m), Reach::kAll,
-                               shares_.keys.all, w.coefficients);
+    const ColumnSpan span = group_blocks(shares_.queries, query_group_, g);
+    const MixingGroup<A> group(mixing, span.begin, span.end, Reach::kAll, shares_.keys.all,
+                               w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
     if (token_sums()) group.mix(w.key_sums, summaries_.key_sums(), sum_features());
     if (cross_query()) group.mix(w.places, slot_sums_.rows(), slots_);
@@ -153,10 +152,9 @@ class BidirectionalGradient {
   /// Mixes the gradients of mixtures that read key group g of the share.
   MixingGroup<A> key_group(MixingView<const A> mixing, Index g, Index worker) const {
     const Worker& w = workers_[worker];
-    const Index first = shares_.keys.first, m = key_blocks_.blocks();
-    const auto group = MixingGroup<A>::of_columns(mixing, first + g * key_group_,
-                                                  first + std::min((g + 1) * key_group_, m),
-                                                  Reach::kAll, shares_.queries.all, w.coefficients);
+    const ColumnSpan span = group_blocks(shares_.keys, key_group_, g);
+    const auto group = MixingGroup<A>::of_columns(mixing, span.begin, span.end, Reach::kAll,
+                                                  shares_.queries.all, w.coefficients);
     mix(group, dmixtures_, w.mixtures);
     if (token_sums()) group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
     if (cross_query()) group.mix(w.places, dslot_sums_.rows(), slots_);

@@ -114,9 +114,9 @@ class CausalGradient {
   Index query_groups() const { return groups_of(blocks_.blocks(), group_); }
   MixingGroup<A> query_group(MixingView<const A> mixing, Index g, Index worker) const {
     const GradientScratch<A>& w = workers_[worker].strips;
-    const Index first = share_.first, m = blocks_.blocks();
-    const MixingGroup<A> group(mixing, first + g * group_, first + std::min((g + 1) * group_, m),
-                               Reach::kEarlier, share_.all, w.coefficients);
+    const ColumnSpan span = group_blocks(share_, group_, g);
+    const MixingGroup<A> group(mixing, span.begin, span.end, Reach::kEarlier, share_.all,
+                               w.coefficients);
     mix(group, summaries_.values(), w.mixtures);
     group.mix(w.key_sums, summaries_.key_sums(), sum_features());
     return group;
@@ -151,10 +151,9 @@ class CausalGradient {
   Index key_groups() const { return query_groups(); }
   MixingGroup<A> key_group(MixingView<const A> mixing, Index g, Index worker) const {
     const GradientScratch<A>& w = workers_[worker].strips;
-    const Index first = share_.first, m = blocks_.blocks();
-    const auto group = MixingGroup<A>::of_columns(mixing, first + g * group_,
-                                                  first + std::min((g + 1) * group_, m),
-                                                  Reach::kEarlier, share_.all, w.coefficients);
+    const ColumnSpan span = group_blocks(share_, group_, g);
+    const auto group = MixingGroup<A>::of_columns(mixing, span.begin, span.end, Reach::kEarlier,
+                                                  share_.all, w.coefficients);
     mix(group, dmixtures_, w.mixtures);
     group.mix(w.key_sums, {dkey_sums_, sum_features()}, sum_features());
     return group;

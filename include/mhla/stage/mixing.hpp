@@ -49,6 +49,10 @@ Index group_blocks(Index query_blocks, Index d, Index e, Index workers) {
 }
 
 inline Index groups_of(Index blocks, Index group) { return ceil_div(blocks, group); }
+/// Blocks [begin, end) of group g of a share, numbered among the blocks of all ranks.
+inline ColumnSpan group_blocks(const BlockShare& share, Index group, Index g) {
+  return {share.first + g * group, share.first + std::min((g + 1) * group, share.count)};
+}
 
 /// Scratch for the coefficients of one group of query blocks.
 template <class A>
