@@ -1,15 +1,17 @@
 # Checks checkpoints of trainings. A run that a signal stops and --resume continues gives the bits
 # of a run without a stop. A checkpoint that is broken or of another run is refused with a reason.
 #
-# PROGRAM; NAME of the program in its files; ARGUMENTS of a run of mhla alone that takes some
-# seconds after its first step; KEYS of its result that are compared; WORK, a folder.
+# cmake -DPROGRAM=... -DNAME=... -DKEYS=... -DWORK=... -P checkpoints.cmake -- ARGUMENT...
+# PROGRAM; NAME of the program in its files; KEYS of its result that are compared, KEY|KEY...; WORK,
+# a folder; arguments of a run of mhla alone that takes some seconds after its first step.
 
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/whole_run.cmake)
-
+include(${CMAKE_CURRENT_LIST_DIR}/../../tests/package/script_arguments.cmake)
+string(REPLACE "|" ";" KEYS "${KEYS}")
 
 macro(run expected)
-  run_program(${expected} ${PROGRAM} ${ARGUMENTS} ${ARGN})
+  run_program(${expected} ${PROGRAM} ${script_arguments} ${ARGN})
 endmacro()
 
 function(expect_refused why)
@@ -25,7 +27,7 @@ function(break_with command)
 endfunction()
 
 # One run stops at Ctrl-C, after its first line of progress.
-string(JOIN "' '" words ${ARGUMENTS})
+string(JOIN "' '" words ${script_arguments})
 execute_process(
   COMMAND bash -c "'${PROGRAM}' '${words}' --output stopped 2>stopped.log & run=$!
                    until grep -q step stopped.log || ! kill -0 $run; do sleep 0.02; done

@@ -3,14 +3,14 @@
 set(mhla_text ${PROJECT_SOURCE_DIR}/include/mhla/README.md)
 example_whole_run_test(write_text -DTEXT=${mhla_text})
 example_checkpoint_test(
-  write_text "held_out_bits;paragraph" --text ${mhla_text} --attention mhla --dim 16 --depth 1
+  write_text "held_out_bits|paragraph" --text ${mhla_text} --attention mhla --dim 16 --depth 1
   --context 128 --block 16 --steps 2000 --threads 1 --letters 50)
 if(TARGET mhla::mpi AND MPIEXEC_EXECUTABLE)
   set(ranks ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 3 ${MPIEXEC_PREFLAGS})
   example_ranks_test(
-    write_text_ranks ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:write_text> "-DRANKS=${ranks}"
-    -DTEXT=${mhla_text} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/write_text_ranks
-    -P ${CMAKE_CURRENT_SOURCE_DIR}/write_text/ranks.cmake)
+    write_text_ranks ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:write_text> -DTEXT=${mhla_text}
+    -DWORK=${CMAKE_CURRENT_BINARY_DIR}/write_text_ranks
+    -P ${CMAKE_CURRENT_SOURCE_DIR}/write_text/ranks.cmake -- ${ranks})
 endif()
 
 set(refusals "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"

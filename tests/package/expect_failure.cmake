@@ -3,13 +3,9 @@
 
 cmake_minimum_required(VERSION 3.25)
 
-math(EXPR last "${CMAKE_ARGC} - 1")
-foreach(i RANGE ${last})
-  list(APPEND arguments "${CMAKE_ARGV${i}}")
-endforeach()
-string(REGEX REPLACE "^.*;--;" "" arguments "${arguments};")
+include(${CMAKE_CURRENT_LIST_DIR}/script_arguments.cmake)
 
-execute_process(COMMAND ${PROGRAM} ${arguments}
+execute_process(COMMAND ${PROGRAM} ${script_arguments}
                 RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
 message("${output}")
 if(NOT status MATCHES "^[1-9][0-9]*$")
