@@ -34,7 +34,7 @@ struct Call {
   std::size_t workspace_bytes;
 };
 
-/// Facts of a cuda::Plan that the benchmarks print.
+/// Properties of a cuda::Plan that the benchmarks print.
 struct Planned {
   const char* form;  ///< name of the form
   const char* reason;

@@ -101,11 +101,11 @@ struct BidirectionalForm {
 
   template <Scalar T>
   std::size_t bytes(const Inputs<T>& in, Index workers) const {
-    const auto own = sequence_blocks(blocks, in);
+    const auto sequence = sequence_blocks(blocks, in);
     const auto bytes_on = [&](auto unit) {
       return counted_bytes([&](Arena& arena) {
-        return BidirectionalHead(unit, name, arena, nullptr, in, own.queries, own.keys, op, workers,
-                                 {whole(own.queries), whole(own.keys)});
+        return BidirectionalHead(unit, name, arena, nullptr, in, sequence.queries, sequence.keys,
+                                 op, workers, {whole(sequence.queries), whole(sequence.keys)});
       });
     };
     const std::size_t bytes = bytes_on(vector_unit{});
@@ -141,9 +141,9 @@ struct BidirectionalForm {
   template <class Unit, Scalar T>
   void run_on(Unit unit, Arena& arena, Arena* kept, const Inputs<T>& in, MatrixView<T> out,
               const ExecutorRef& executor) const {
-    const auto own = sequence_blocks(blocks, in);
-    BidirectionalHead head(unit, name, arena, kept, in, own.queries, own.keys, op,
-                           executor.workers(), {whole(own.queries), whole(own.keys)});
+    const auto sequence = sequence_blocks(blocks, in);
+    BidirectionalHead head(unit, name, arena, kept, in, sequence.queries, sequence.keys, op,
+                           executor.workers(), {whole(sequence.queries), whole(sequence.keys)});
     head.summarize(executor);
     head.read(mixing, out, executor);
   }

@@ -72,10 +72,10 @@ class BidirectionalHead {
   /// Writes the outputs from the summaries of all blocks.
   void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) const {
     executor.for_each(groups(), [&](Index g, Index w) {
-      const MixingGroup<A> own = group(mixing, g, w);
-      mix(own, values(), mixtures(w));
-      mix_sums(own, w);
-      for (Index r = 0; r < own.rows(); ++r) read_block(own, r, w, out);
+      const MixingGroup<A> coefficients = group(mixing, g, w);
+      mix(coefficients, values(), mixtures(w));
+      mix_sums(coefficients, w);
+      for (Index r = 0; r < coefficients.rows(); ++r) read_block(coefficients, r, w, out);
     });
   }
 
@@ -102,16 +102,16 @@ class BidirectionalHead {
   }
   const auto& values() const { return summaries_.values(); }  ///< S of all blocks
   const auto& mixtures(Index w) const { return workers_[w].mixtures; }
-  void mix_sums(const MixingGroup<A>& own, Index w) const {
+  void mix_sums(const MixingGroup<A>& coefficients, Index w) const {
     if (n_.sums == WeightSums::kToken) {
-      own.mix(workers_[w].key_sums, summaries_.key_sums(), n_.sum_features());
+      coefficients.mix(workers_[w].key_sums, summaries_.key_sums(), n_.sum_features());
     } else if (cross_query()) {
-      own.mix(workers_[w].places, slot_sums_.rows(), slot_sums_.places);
+      coefficients.mix(workers_[w].places, slot_sums_.rows(), slot_sums_.places);
     }
   }
   /// Reads out the r-th block of a group, whose summaries are mixed.
-  void read_block(const MixingGroup<A>& own, Index r, Index w, MatrixView<T> out) const {
-    read_block(own.begin() - shares_.queries.first + r, r, workers_[w], out);
+  void read_block(const MixingGroup<A>& coefficients, Index r, Index w, MatrixView<T> out) const {
+    read_block(coefficients.begin() - shares_.queries.first + r, r, workers_[w], out);
   }
 
  private:

@@ -130,10 +130,10 @@ class CausalHead {
   /// Writes the outputs from the summaries of all earlier blocks.
   void read(MixingView<const A> mixing, MatrixView<T> out, const ExecutorRef& executor) const {
     executor.for_each(groups(), [&](Index g, Index w) {
-      const MixingGroup<A> own = group(mixing, g, w);
-      mix(own, values(), mixtures(w));
-      mix_sums(own, w);
-      for (Index r = 0; r < own.rows(); ++r) read_block(own, r, w, out);
+      const MixingGroup<A> coefficients = group(mixing, g, w);
+      mix(coefficients, values(), mixtures(w));
+      mix_sums(coefficients, w);
+      for (Index r = 0; r < coefficients.rows(); ++r) read_block(coefficients, r, w, out);
     });
   }
 
@@ -155,15 +155,16 @@ class CausalHead {
   }
   const auto& values() const { return summaries_.values(); }
   const auto& mixtures(Index w) const { return workers_[w].mixtures; }
-  void mix_sums(const MixingGroup<A>& own, Index w) const {
-    own.mix(workers_[w].key_sums, summaries_.key_sums(), n_.sum_features());
+  void mix_sums(const MixingGroup<A>& coefficients, Index w) const {
+    coefficients.mix(workers_[w].key_sums, summaries_.key_sums(), n_.sum_features());
   }
-  void read_block(const MixingGroup<A>& own, Index r, Index worker, MatrixView<T> out) const {
+  void read_block(const MixingGroup<A>& coefficients, Index r, Index worker,
+                  MatrixView<T> out) const {
     const Worker& w = workers_[worker];
-    const Index i = own.begin() + r;  // of all blocks
+    const Index i = coefficients.begin() + r;  // of all blocks
     read_causal_block(in_, blocks_, i - share_.first, op_, n_,
-                      CausalSums<A>{own.matrix()(i, i), w.mixtures.kv.row(r), w.key_sums.row(r),
-                                    w.mixtures.behind(r, own.rows())},
+                      CausalSums<A>{coefficients.matrix()(i, i), w.mixtures.kv.row(r),
+                                    w.key_sums.row(r), w.mixtures.behind(r, coefficients.rows())},
                       w.scratch, out);
   }
 

@@ -105,11 +105,11 @@ class CausalDecayHead {
                    });
     scan_mixtures<A>(Scan::kForwards, mixing, summaries_.key_sums(), m, n_.sum_features(),
                      workers_[0].states, key_sums_);
-    const A own = decay_coefficient(mixing, 0);
+    const A intra = decay_coefficient(mixing, 0);
     executor.for_each(m, [&](Index i, Index w) {
       read_causal_block(
           in_, blocks_, i, op_, n_,
-          CausalSums<A>{own, mixtures_.kv.row(i), key_sums_.row(i), mixtures_.behind(i, m)},
+          CausalSums<A>{intra, mixtures_.kv.row(i), key_sums_.row(i), mixtures_.behind(i, m)},
           workers_[w].scratch, out);
     });
   }

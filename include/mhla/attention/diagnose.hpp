@@ -61,8 +61,8 @@ namespace detail {
 /// Kahan, 1965). Returns its 2 C - 1 elements on and above the diagonal, in turn.
 inline std::vector<double> bidiagonal(Matrix<double> m) {
   const Index rows = m.rows(), columns = m.cols();
-  std::vector<double> elements, room(static_cast<std::size_t>(rows + columns));
-  double* const u = room.data();
+  std::vector<double> elements, scratch(static_cast<std::size_t>(rows + columns));
+  double* const u = scratch.data();
   double* const product = u + rows;
   // Makes u a unit vector and I - 2 u u^T the reflection that leaves only the first element of it.
   const auto reflect = [&elements, u](Index size) {

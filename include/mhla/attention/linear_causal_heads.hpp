@@ -124,10 +124,10 @@ class LinearCausalHeads {
     /// Adds a share of the rows of all heads if they lie side by side, else those of `own`.
     /// \param front, back  of the first and the last head
     template <class U>
-    void prefetch(MatrixView<U> front, MatrixView<U> own, MatrixView<U> back,
+    void prefetch(MatrixView<U> front, MatrixView<U> current, MatrixView<U> back,
                   Prefetch& next) const {
       if (front.col_stride != 1 || back.data != front.data + (heads - 1) * front.cols) {
-        return next.add(nullptr, count, own.middle_rows(begin, 0));
+        return next.add(nullptr, count, current.middle_rows(begin, 0));
       }
       const Index from = head * count / heads, to = (head + 1) * count / heads;
       front.cols *= heads;
@@ -232,8 +232,8 @@ class LinearCausalBatch {
       : together_(heads_together(function, in, op, workers)),
         groups_(ceil_div(heads(in), together_)),
         tasks_(sequences(in) * groups_),
-        workers_(function, arena, std::min(tasks_, workers), [&](Arena& own) {
-          return LinearCausalHeads(function, own, together_, head_inputs(in, 0, 0), op);
+        workers_(function, arena, std::min(tasks_, workers), [&](Arena& worker_arena) {
+          return LinearCausalHeads(function, worker_arena, together_, head_inputs(in, 0, 0), op);
         }) {}
 
   void run(const In& in, const output_of<In>& out, const ExecutorRef& executor) const {

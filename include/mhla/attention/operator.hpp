@@ -151,9 +151,9 @@ struct HeadSizes {
 template <Scalar T, class Op>
 HeadSizes head_sizes(const Inputs<T>& in, const Op& op) {
   const WeightSums sums = op.normalizer.sums();
-  const bool own = !in.normalizer_q.absent() && sums != WeightSums::kNone;
+  const bool separate = !in.normalizer_q.absent() && sums != WeightSums::kNone;
   return {in.q.rows, in.k.rows, op.query_map.features(in.q.cols),
-          in.v.cols, sums,      own ? op.query_map.features(in.normalizer_q.cols) : 0};
+          in.v.cols, sums,      separate ? op.query_map.features(in.normalizer_q.cols) : 0};
 }
 
 /// Size of the scratch rows that the feature maps read (raw_size).

@@ -158,13 +158,13 @@ Streaming<T, Op, Mixing>::Streaming(const StreamingSizes& sizes, Mixing mixing, 
   Earlier::check(kName, mixing_.view());
   capacity_ = Earlier::most_tokens(mixing_.view(), sizes.block_length);
   const WeightSums sums = op_.normalizer.sums();
-  const bool own = sizes.normalizer_width > 0 && sums != WeightSums::kNone;
+  const bool separate = sizes.normalizer_width > 0 && sums != WeightSums::kNone;
   head_ = {0,
            0,
            op_.query_map.features(sizes.width),
            sizes.values,
            sums,
-           own ? op_.query_map.features(sizes.normalizer_width) : 0};
+           separate ? op_.query_map.features(sizes.normalizer_width) : 0};
   using detail::Arena;
   memory_bytes_ = detail::counted_bytes([this](Arena& arena) { return memory(arena); });
   append_bytes_ =

@@ -29,10 +29,10 @@ class FloatingPointScope {
   explicit FloatingPointScope(const FloatingPoint& environment) { environment.set(); }
   FloatingPointScope(const FloatingPointScope&) = delete;
   FloatingPointScope& operator=(const FloatingPointScope&) = delete;
-  ~FloatingPointScope() { own_.set(); }
+  ~FloatingPointScope() { saved_.set(); }
 
  private:
-  FloatingPoint own_;
+  FloatingPoint saved_;
 };
 
 }  // namespace detail

@@ -128,8 +128,8 @@ class Workers {
     std::byte* const memory = arena.take<std::byte>(function, {workers, bytes});
     if (all_ == nullptr) return;  // bytes are only counted
     for (Index w = 0; w < workers; ++w) {
-      Arena own(memory + w * bytes);
-      ::new (all_ + w) W(make(own));
+      Arena worker_arena(memory + w * bytes);
+      ::new (all_ + w) W(make(worker_arena));
     }
   }
   const W& operator[](Index worker) const { return all_[worker]; }
@@ -197,8 +197,8 @@ class Scratch {
   /// \throws option_error if the caller lends memory, but less than `bytes`.
   Scratch(const char* function, Workspace lent, std::size_t bytes) {
     if (lent.empty() && bytes > 0) {
-      own_ = {Allocator<std::byte>().allocate(bytes), Release{bytes}};
-      lent = {own_.get(), bytes};
+      allocated_ = {Allocator<std::byte>().allocate(bytes), Release{bytes}};
+      lent = {allocated_.get(), bytes};
     }
     expect_workspace(function, lent, bytes);
     lent_ = lent;
@@ -214,10 +214,10 @@ class Scratch {
   struct Release {
     std::size_t bytes;
 
-    void operator()(std::byte* own) const { Allocator<std::byte>().deallocate(own, bytes); }
+    void operator()(std::byte* memory) const { Allocator<std::byte>().deallocate(memory, bytes); }
   };
 
-  std::unique_ptr<std::byte[], Release> own_;
+  std::unique_ptr<std::byte[], Release> allocated_;
   Workspace lent_;
   Arena arena_;
 };

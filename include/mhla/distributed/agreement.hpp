@@ -55,15 +55,15 @@ class CallSignature {
  public:
   /// A number that a message can show: "q has width 32 on rank 1, expected 64 as on rank 0".
   void add(const char* argument, const char* what, Index value) {
-    facts_.push_back({argument, what, value, true});
+    values_.push_back({argument, what, value, true});
   }
   /// A fingerprint: "mixing has other coefficients on rank 1, expected those of rank 0".
   void add_bits(const char* argument, const char* what, const Fingerprint& bits) {
-    facts_.push_back({argument, what, bits.value(), false});
+    values_.push_back({argument, what, bits.value(), false});
   }
 
  private:
-  struct Fact {
+  struct Value {
     const char* argument;
     const char* what;
     Index value;
@@ -88,33 +88,34 @@ class CallSignature {
 
   void expect_alike(const char* function, std::span<const Record> records) const;
 
-  std::vector<Fact> facts_;
+  std::vector<Value> values_;
 
   template <distributed::Communicator C, class Check>
   friend void agree(C& comm, const char* function, Check&& check);
 };
 
-/// Calls check(facts), which throws this rank's errors and states the facts of the call.
+/// Calls check(signature), which throws this rank's errors and adds the values of the call.
 /// \throws the error of `check`, on that rank; option_error or shape_error on all ranks if any rank
-///     was refused or has other facts; communication_error.
+///     was refused or has other values; communication_error.
 template <distributed::Communicator C, class Check>
 void agree(C& comm, const char* function, Check&& check) {
-  CallSignature facts;
-  CallSignature::Record own{};
+  CallSignature signature;
+  CallSignature::Record record{};
   std::exception_ptr mistake;
-  CallSignature::copy_text(function, own.function);
-  CallSignature::copy_text(std::string(kVersion) + " for " + kInstructionSet, own.build);
+  CallSignature::copy_text(function, record.function);
+  CallSignature::copy_text(std::string(kVersion) + " for " + kInstructionSet, record.build);
   try {
-    check(facts);
-    for (std::size_t f = 0; f < facts.facts_.size(); ++f) own.values.at(f) = facts.facts_[f].value;
+    check(signature);
+    for (std::size_t f = 0; f < signature.values_.size(); ++f)
+      record.values.at(f) = signature.values_[f].value;
   } catch (const std::exception& e) {
     mistake = std::current_exception();
-    CallSignature::copy_text(e.what()[0] == '\0' ? "?" : e.what(), own.mistake);
+    CallSignature::copy_text(e.what()[0] == '\0' ? "?" : e.what(), record.mistake);
   }
   std::vector<CallSignature::Record> records(static_cast<std::size_t>(comm.size()));
-  comm.agree(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(records)));
+  comm.agree(std::as_bytes(std::span(&record, 1)), std::as_writable_bytes(std::span(records)));
   if (mistake) std::rethrow_exception(mistake);
-  facts.expect_alike(function, records);
+  signature.expect_alike(function, records);
 }
 
 inline void CallSignature::expect_alike(const char* function,
@@ -138,18 +139,18 @@ inline void CallSignature::expect_alike(const char* function,
                   "what every rank takes");
     }
   }
-  for (std::size_t f = 0; f < facts_.size(); ++f) {
+  for (std::size_t f = 0; f < values_.size(); ++f) {
     const Index expected = first.values[f];
     for (std::size_t r = 1; r < records.size(); ++r) {
       const Index value = records[r].values[f];
       if (value == expected) continue;
-      const std::string what = facts_[f].what;
-      if (facts_[f].shown) {
-        fail_shape(function, facts_[f].argument,
+      const std::string what = values_[f].what;
+      if (values_[f].shown) {
+        fail_shape(function, values_[f].argument,
                    "has " + what + " " + std::to_string(value) + on_rank(r),
                    std::to_string(expected) + " as on rank 0");
       }
-      fail_option(function, facts_[f].argument, "has other " + what + on_rank(r),
+      fail_option(function, values_[f].argument, "has other " + what + on_rank(r),
                   "the same as on rank 0");
     }
   }

@@ -28,30 +28,34 @@ namespace detail {
 /// The two forms: their heads, and which summaries a row may read.
 struct BidirectionalHeads {
   static constexpr auto kReach = Reach::kAll;
-  template <Scalar T, class Own, class Op>
-  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
-                      const Op& op, Index workers, const CrossShares& shares) {
-    return BidirectionalHead(vector_unit{}, name, arena, nullptr, in, own.queries, own.keys, op,
-                             workers, shares);
+  template <Scalar T, class SequenceBlocks, class Op>
+  static auto forward(const char* name, Arena& arena, const Inputs<T>& in,
+                      const SequenceBlocks& sequence, const Op& op, Index workers,
+                      const CrossShares& shares) {
+    return BidirectionalHead(vector_unit{}, name, arena, nullptr, in, sequence.queries,
+                             sequence.keys, op, workers, shares);
   }
-  template <Scalar T, class Own, class Op>
-  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
-                       const Op& op, Index workers, const CrossShares& shares) {
-    return BidirectionalGradient(name, arena, nullptr, in, own.queries, own.keys, op, workers,
-                                 shares);
+  template <Scalar T, class SequenceBlocks, class Op>
+  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in,
+                       const SequenceBlocks& sequence, const Op& op, Index workers,
+                       const CrossShares& shares) {
+    return BidirectionalGradient(name, arena, nullptr, in, sequence.queries, sequence.keys, op,
+                                 workers, shares);
   }
 };
 struct CausalHeads {
   static constexpr auto kReach = Reach::kEarlier;
-  template <Scalar T, class Own, class Op>
-  static auto forward(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
-                      const Op& op, Index workers, const CrossShares& shares) {
-    return CausalHead(name, arena, nullptr, in, own.queries, op, workers, shares.keys);
+  template <Scalar T, class SequenceBlocks, class Op>
+  static auto forward(const char* name, Arena& arena, const Inputs<T>& in,
+                      const SequenceBlocks& sequence, const Op& op, Index workers,
+                      const CrossShares& shares) {
+    return CausalHead(name, arena, nullptr, in, sequence.queries, op, workers, shares.keys);
   }
-  template <Scalar T, class Own, class Op>
-  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in, const Own& own,
-                       const Op& op, Index workers, const CrossShares& shares) {
-    return CausalGradient(name, arena, nullptr, in, own.queries, op, workers, shares.keys);
+  template <Scalar T, class SequenceBlocks, class Op>
+  static auto gradient(const char* name, Arena& arena, const Inputs<T>& in,
+                       const SequenceBlocks& sequence, const Op& op, Index workers,
+                       const CrossShares& shares) {
+    return CausalGradient(name, arena, nullptr, in, sequence.queries, op, workers, shares.keys);
   }
 };
 
@@ -81,15 +85,15 @@ struct RankForm {
   MixingView<const A> mixing;
   const Op& op;
 
-  template <Scalar T, class Own>
-  auto forward(Arena& arena, const Inputs<T>& in, const Own& own, Index workers,
+  template <Scalar T, class SequenceBlocks>
+  auto forward(Arena& arena, const Inputs<T>& in, const SequenceBlocks& sequence, Index workers,
                const CrossShares& shares) const {
-    return Heads::forward(name, arena, in, own, op, workers, shares);
+    return Heads::forward(name, arena, in, sequence, op, workers, shares);
   }
-  template <Scalar T, class Own>
-  auto gradient(Arena& arena, const Inputs<T>& in, const Own& own, Index workers,
+  template <Scalar T, class SequenceBlocks>
+  auto gradient(Arena& arena, const Inputs<T>& in, const SequenceBlocks& sequence, Index workers,
                 const CrossShares& shares) const {
-    return Heads::gradient(name, arena, in, own, op, workers, shares);
+    return Heads::gradient(name, arena, in, sequence, op, workers, shares);
   }
 
   /// Throws unless this rank's part of a head fits.
@@ -112,25 +116,25 @@ struct RankForm {
 
   /// States the values that must be equal on all ranks.
   template <class In>
-  void state(CallSignature& facts, const In& in) const {
-    facts.add("q", "sequences", sequences(in));
-    facts.add("q", "heads", heads(in));
-    facts.add("q", "bytes a number", sizeof(scalar_of<In>));
-    facts.add("mixing", "rows", mixing.rows());
-    facts.add("mixing", "columns", mixing.cols());
-    facts.add_bits("mixing", "coefficients", mixing_bits());
+  void state(CallSignature& signature, const In& in) const {
+    signature.add("q", "sequences", sequences(in));
+    signature.add("q", "heads", heads(in));
+    signature.add("q", "bytes a number", sizeof(scalar_of<In>));
+    signature.add("mixing", "rows", mixing.rows());
+    signature.add("mixing", "columns", mixing.cols());
+    signature.add_bits("mixing", "coefficients", mixing_bits());
     using QueryBlocks = std::remove_cvref_t<decltype(query_blocks(blocks))>;
-    facts.add("blocks", "partitions, not functions,", Partition<QueryBlocks>);
-    facts.add_bits("op", "normalizer or scale", normalizer_bits());
+    signature.add("blocks", "partitions, not functions,", Partition<QueryBlocks>);
+    signature.add_bits("op", "normalizer or scale", normalizer_bits());
     if (sequences(in) == 0 || heads(in) == 0) return;
     const auto head = head_inputs(in, 0, 0);
-    facts.add("q", "width", head.q.cols);
-    facts.add("k", "width", head.k.cols);
-    facts.add("v", "width", head.v.cols);
-    facts.add("normalizer_q", "width", head.normalizer_q.cols);
-    facts.add("normalizer_k", "width", head.normalizer_k.cols);
-    facts.add_bits("op", "query map", map_bits(op.query_map, head.q.cols));
-    facts.add_bits("op", "key map", map_bits(op.key_map, head.k.cols));
+    signature.add("q", "width", head.q.cols);
+    signature.add("k", "width", head.k.cols);
+    signature.add("v", "width", head.v.cols);
+    signature.add("normalizer_q", "width", head.normalizer_q.cols);
+    signature.add("normalizer_k", "width", head.normalizer_k.cols);
+    signature.add_bits("op", "query map", map_bits(op.query_map, head.q.cols));
+    signature.add_bits("op", "key map", map_bits(op.key_map, head.k.cols));
   }
 
   /// Blocks of queries and of keys of a sequence on this rank, and the tokens per block if all
@@ -196,14 +200,14 @@ void gather_rows(C& comm, const MixingView<A>& m, const Borders& rows) {
 
 /// Checks a call on this rank and with other ranks; returns the split of each sequence.
 /// \param out    outputs or their gradients, called `argument`
-/// \param check  check(facts): further checks of the call
+/// \param check  check(signature): further checks of the call
 template <distributed::Communicator C, class Heads, class A, class Blocks, class Op, class In,
           class Check>
 std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form, const In& in,
                             const dout_of<In>& out, const char* argument, const Call& call,
                             Check&& check) {
   const Index sequence_count = sequences(in);
-  agree(comm, form.name, [&](CallSignature& facts) {
+  agree(comm, form.name, [&](CallSignature& signature) {
     expect_batch(form.name, in, out, argument);
     for (Index s = 0; s < sequence_count && heads(in) > 0; ++s) {
       form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), argument);
@@ -214,27 +218,27 @@ std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form,
     if (!call.kept.empty()) {
       fail_option(form.name, "kept", "is set", "none: a call over ranks keeps nothing");
     }
-    check(facts);
-    form.state(facts, in);
+    check(signature);
+    form.state(signature, in);
   });
 
   using Counts = std::array<Index, 3>;
-  std::vector<Counts> own, all;  // [sequences], [ranks, sequences]
+  std::vector<Counts> counts, all;  // [sequences], [ranks, sequences]
   for (Index s = 0; s < sequence_count; ++s) {
-    own.push_back(heads(in) > 0 ? form.counts(head_inputs(in, s, 0)) : Counts{});
+    counts.push_back(heads(in) > 0 ? form.counts(head_inputs(in, s, 0)) : Counts{});
   }
-  all.resize(own.size() * static_cast<std::size_t>(comm.size()));
+  all.resize(counts.size() * static_cast<std::size_t>(comm.size()));
   if (sequence_count > 0) {
-    comm.agree(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+    comm.agree(std::as_bytes(std::span(counts)), std::as_writable_bytes(std::span(all)));
   }
 
-  std::vector<Split> splits(own.size());
-  for (std::size_t s = 0; s < own.size(); ++s) {
+  std::vector<Split> splits(counts.size());
+  for (std::size_t s = 0; s < counts.size(); ++s) {
     Split& split = splits[s];
     split.queries = split.keys = {0};
     Index tokens = 0;  // of a block, where all are as long
     for (Index r = 0; r < comm.size(); ++r) {
-      const Counts& rank = all[static_cast<std::size_t>(r) * own.size() + s];
+      const Counts& rank = all[static_cast<std::size_t>(r) * counts.size() + s];
       split.queries.push_back(split.queries.back() + rank[0]);
       split.keys.push_back(split.keys.back() + rank[1]);
       if (rank[2] == 0) continue;

@@ -40,19 +40,20 @@ namespace detail {
 
 /// A pair in flight: its head, and the transfers that it waits for.
 template <class C, class T, class Blocks, class Make>
-class PairUnderWay {
-  using Own = decltype(sequence_blocks(std::declval<const Blocks&>(), std::declval<Inputs<T>>()));
-  using Head =
-      std::invoke_result_t<const Make&, Arena&, const Inputs<T>&, const Own&, const CrossShares&>;
+class PairInFlight {
+  using SequenceBlocks =
+      decltype(sequence_blocks(std::declval<const Blocks&>(), std::declval<Inputs<T>>()));
+  using Head = std::invoke_result_t<const Make&, Arena&, const Inputs<T>&, const SequenceBlocks&,
+                                    const CrossShares&>;
 
  public:
   /// \param make  make(arena, in, own blocks, shares) returns the head
   Head& open(std::byte* memory, const Inputs<T>& in, const Blocks& blocks,
              const CrossShares& shares, const Make& make) {
     in_ = in;
-    own_.emplace(sequence_blocks(blocks, in));
+    sequence_.emplace(sequence_blocks(blocks, in));
     Arena arena(memory);
-    head_.reset(new Head(make(arena, in_, *own_, shares)));
+    head_.reset(new Head(make(arena, in_, *sequence_, shares)));
     return *head_;
   }
   Head& head() { return *head_; }
@@ -78,7 +79,7 @@ class PairUnderWay {
 
  private:
   Inputs<T> in_;
-  std::optional<Own> own_;
+  std::optional<SequenceBlocks> sequence_;
   std::unique_ptr<Head> head_;
   SummaryTransfer<C> summaries_, mixtures_;
   std::vector<TransferOf<C>> transfers_;
@@ -131,10 +132,11 @@ std::size_t most_bytes(const In& in, const Blocks& blocks, const std::vector<Spl
   std::size_t most = 0;
   for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
     const auto head = head_inputs(in, s, 0);
-    const auto own = sequence_blocks(blocks, head);
-    most = std::max(most, counted_bytes([&](Arena& arena) {
-                      return make(arena, head, own, splits[static_cast<std::size_t>(s)].shares);
-                    }));
+    const auto sequence = sequence_blocks(blocks, head);
+    most =
+        std::max(most, counted_bytes([&](Arena& arena) {
+                   return make(arena, head, sequence, splits[static_cast<std::size_t>(s)].shares);
+                 }));
   }
   return most;
 }
@@ -146,12 +148,12 @@ void run_ranks(C& comm, const Form& form, const In& in,
   const std::vector<Split> splits =
       agree_on(comm, form, in, dout_of<In>(out), "out", call,
                [&](CallSignature&) { expect_separate(form.name, in, dout_of<In>(out)); });
-  const auto make = [&](Arena& arena, const auto& head, const auto& own,
+  const auto make = [&](Arena& arena, const auto& head, const auto& sequence,
                         const CrossShares& shares) {
-    return form.forward(arena, head, own, call.executor.workers(), shares);
+    return form.forward(arena, head, sequence, call.executor.workers(), shares);
   };
   using Pair =
-      PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
+      PairInFlight<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
   InFlightHeads<Pair> pairs(form.name, 2, most_bytes(in, form.blocks, splits, make));
   const RankSteps steps(comm, pairs, call.executor);
   for_each_step(sequences(in) * heads(in), 2, [&](Index step, Index p) {
@@ -180,7 +182,7 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
                         const Call& call) {
   using A = sum_of<In>;
   const std::vector<Split> splits =
-      agree_on(comm, form, in, dout, "dout", call, [&](CallSignature& facts) {
+      agree_on(comm, form, in, dout, "dout", call, [&](CallSignature& signature) {
         expect_parameters(form.name, form.mixing.pattern(), form.op, parameters);
         expect_batch_gradients(form.name, in, gradients);
         for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
@@ -188,17 +190,17 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
         }
         expect_separate_gradients(form.name, in, dout, gradients, parameters,
                                   form.mixing.storage());
-        facts.add("parameters.mixing", "presence", parameters.mixing.absent() ? 0 : 1);
-        facts.add("parameters.query_map", "presence", parameters.query_map.empty() ? 0 : 1);
-        facts.add("parameters.key_map", "presence", parameters.key_map.empty() ? 0 : 1);
+        signature.add("parameters.mixing", "presence", parameters.mixing.absent() ? 0 : 1);
+        signature.add("parameters.query_map", "presence", parameters.query_map.empty() ? 0 : 1);
+        signature.add("parameters.key_map", "presence", parameters.key_map.empty() ? 0 : 1);
       });
   if (!parameters.mixing.absent()) expect_one_split(form.name, splits);
-  const auto make = [&](Arena& arena, const auto& head, const auto& own,
+  const auto make = [&](Arena& arena, const auto& head, const auto& sequence,
                         const CrossShares& shares) {
-    return form.gradient(arena, head, own, call.executor.workers(), shares);
+    return form.gradient(arena, head, sequence, call.executor.workers(), shares);
   };
   using Pair =
-      PairUnderWay<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
+      PairInFlight<C, scalar_of<In>, std::remove_cvref_t<decltype(form.blocks)>, decltype(make)>;
   const bool weights = !parameters.query_map.empty() || !parameters.key_map.empty();
   const Index count = sequences(in) * heads(in), step_count = weights ? 4 : 3;
   InFlightHeads<Pair> pairs(form.name, step_count, most_bytes(in, form.blocks, splits, make));

@@ -134,12 +134,12 @@ inline void NcclRank::agree(std::span<const std::byte> record, std::span<std::by
   const cudaStream_t transfers = connection_.transfers();
   connection_.settle();  // cudaFree and copies of host memory may wait, and would for ever
   std::byte* const all = reserve(records.size());
-  std::byte* const own = all + static_cast<std::size_t>(rank()) * record.size();
+  std::byte* const of_rank = all + static_cast<std::size_t>(rank()) * record.size();
   connection_.check(
-      cudaMemcpyAsync(own, record.data(), record.size(), cudaMemcpyHostToDevice, transfers),
+      cudaMemcpyAsync(of_rank, record.data(), record.size(), cudaMemcpyHostToDevice, transfers),
       "cudaMemcpyAsync");
   connection_.group([&](const auto& put) {
-    put(ncclAllGather(own, all, record.size(), ncclUint8, connection_.comm(), transfers),
+    put(ncclAllGather(of_rank, all, record.size(), ncclUint8, connection_.comm(), transfers),
         "ncclAllGather");
   });
   connection_.settle();  // as above

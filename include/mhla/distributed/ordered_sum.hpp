@@ -45,7 +45,7 @@ template <Communicator C, class A>
 void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> first,
                    std::span<A> sum) {
   static constexpr char kName[] = "distributed::ordered_sum";
-  mhla::detail::agree(comm, kName, [&](mhla::detail::CallSignature& facts) {
+  mhla::detail::agree(comm, kName, [&](mhla::detail::CallSignature& signature) {
     if (rows.col_stride != 1 || rows.row_stride < rows.cols) {
       mhla::detail::fail_shape(
           kName, "rows",
@@ -63,10 +63,10 @@ void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> fi
                                     std::to_string(comm.size()) + " ranks",
                                 "one, as even_split has it");
     }
-    facts.add("rows", "width", rows.cols);
-    facts.add("rows", "numbers from row to row", rows.row_stride);
-    facts.add("rows", "bytes a number", sizeof(A));
-    facts.add_bits("first", "borders", mhla::detail::Fingerprint().add(first));
+    signature.add("rows", "width", rows.cols);
+    signature.add("rows", "numbers from row to row", rows.row_stride);
+    signature.add("rows", "bytes a number", sizeof(A));
+    signature.add_bits("first", "borders", mhla::detail::Fingerprint().add(first));
   });
 }
 

@@ -88,7 +88,7 @@ class Route {
  private:
   /// Returns the rows of `rows` that lie in part p of their owners' rows.
   std::vector<distributed::PeerRows> in_part(const std::vector<distributed::PeerRows>& rows,
-                                             bool own, Index p, Index parts) const;
+                                             bool from_this_rank, Index p, Index parts) const;
 
   Borders first_;
   Index rank_ = 0;
@@ -101,8 +101,8 @@ class Route {
 inline Route summary_route(const Pattern& pattern, Reach reach, const Borders& queries,
                            const Borders& keys, Index rank) {
   return {keys, rank, [&](Index reader, auto&& mark) {
-            const auto own = share_of(queries, reader);
-            for (Index i = own.first; i < own.first + own.count; ++i) {
+            const auto share = share_of(queries, reader);
+            for (Index i = share.first; i < share.first + share.count; ++i) {
               if (pattern.sparse()) {
                 const auto list = readable_list(pattern, i, reach, keys.back());
                 for (Index n = 0; n < list.count; ++n) mark(list.blocks[n], list.blocks[n] + 1);
@@ -118,8 +118,8 @@ inline Route summary_route(const Pattern& pattern, Reach reach, const Borders& q
 inline Route mixture_route(const Pattern& pattern, Reach reach, const Borders& queries,
                            const Borders& keys, Index rank) {
   return {queries, rank, [&](Index reader, auto&& mark) {
-            const auto own = share_of(keys, reader);
-            for (Index b = own.first; b < own.first + own.count; ++b) {
+            const auto share = share_of(keys, reader);
+            for (Index b = share.first; b < share.first + share.count; ++b) {
               if (pattern.sparse()) {
                 const auto list = reader_list(pattern, b, reach, queries.back());
                 for (Index n = 0; n < list.count; ++n) mark(list.blocks[n], list.blocks[n] + 1);
@@ -136,12 +136,13 @@ inline Route mixture_route(const Pattern& pattern, Reach reach, const Borders& q
 template <class Reads>
 Route::Route(const Borders& first, Index rank, Reads&& reads) : first_(first), rank_(rank) {
   const Index size = static_cast<Index>(first.size()) - 1;
-  const auto own = share_of(first, rank);
+  const auto local = share_of(first, rank);
   std::vector<Index> changes;  // change in the number of runs per row, from the row before
   for (Index reader = 0; reader < size; ++reader) {
     // Once some rank does not need all rows, only this rank's rows matter for other readers.
     const bool whole = reader == rank || all_;
-    const Index begin = whole ? 0 : own.first, end = whole ? own.all : own.first + own.count;
+    const Index begin = whole ? 0 : local.first,
+                end = whole ? local.all : local.first + local.count;
     changes.assign(static_cast<std::size_t>(end - begin + 1), 0);
     reads(reader, [&](Index from, Index to) {
       if (std::max(from, begin) >= std::min(to, end)) return;
@@ -182,10 +183,11 @@ inline Index Route::most_rows() const {
 }
 
 inline std::vector<distributed::PeerRows> Route::in_part(
-    const std::vector<distributed::PeerRows>& rows, bool own, Index p, Index parts) const {
+    const std::vector<distributed::PeerRows>& rows, bool from_this_rank, Index p,
+    Index parts) const {
   std::vector<distributed::PeerRows> result;
   for (const auto& [peer, begin, end] : rows) {
-    const PartOfRows part = part_of(share_of(first_, own ? rank_ : peer), p, parts);
+    const PartOfRows part = part_of(share_of(first_, from_this_rank ? rank_ : peer), p, parts);
     const Index from = std::max(begin, part.begin), to = std::min(end, part.end);
     if (from < to) result.push_back({peer, from, to});
   }

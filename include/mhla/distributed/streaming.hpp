@@ -60,22 +60,22 @@ TensorView<T> part_of_axis(TensorView<T> t, std::size_t axis, Index begin, Index
 
 /// Throws unless `borders` are a split of `all` over the ranks, with `own` on this one.
 inline void expect_split(const char* function, const char* argument, std::span<const Index> borders,
-                         Index rank, Index size, Index all, Index own) {
+                         Index rank, Index size, Index all, Index share) {
   if (!distributed::is_split(borders, size, all)) {
     fail_shape(function, argument, "has " + std::to_string(borders.size()) + " borders",
                std::to_string(size + 1) + " that ascend from 0 to " + std::to_string(all));
   }
   const auto r = static_cast<std::size_t>(rank);
-  if (borders[r + 1] - borders[r] != own) {
+  if (borders[r + 1] - borders[r] != share) {
     fail_shape(function, argument, "gives this rank " + std::to_string(borders[r + 1] - borders[r]),
-               std::to_string(own) + ", as many as it came with");
+               std::to_string(share) + ", as many as it came with");
   }
 }
 
 /// Appends this rank's part, entries [first[r], first[r + 1]) of `axis` of out, and gathers all.
 /// \param own  entries that the inputs have
 template <distributed::Communicator C, Scalar T, class Op, class Mixing>
-void append_part(C& comm, const char* function, const char* argument, std::size_t axis, Index own,
+void append_part(C& comm, const char* function, const char* argument, std::size_t axis, Index share,
                  std::span<const Index> first, const Streaming<T, Op, Mixing>& stream,
                  std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
                  const TensorView<T>& out, const Call& call) {
@@ -83,15 +83,15 @@ void append_part(C& comm, const char* function, const char* argument, std::size_
     const auto r = static_cast<std::size_t>(comm.rank());
     return part_of_axis(out, axis, first[r], first[r + 1] - first[r]);
   };
-  agree(comm, function, [&](CallSignature& facts) {
-    expect_split(function, argument, first, comm.rank(), comm.size(), out.shape[axis], own);
+  agree(comm, function, [&](CallSignature& signature) {
+    expect_split(function, argument, first, comm.rank(), comm.size(), out.shape[axis], share);
     if (out.strides[3] != 1 || (axis == 2 && out.strides[2] != out.width())) {
       fail_option(function, "out", "has strides " + shape_text(out.strides), "contiguous rows");
     }
     expect_distinct(function, "out", out);
     check_append(stream, {states.data(), states.size()}, in, part(), call);
-    for (const Index size : out.shape) facts.add("out", "size", size);
-    facts.add_bits(argument, "borders", Fingerprint().add(first));
+    for (const Index size : out.shape) signature.add("out", "size", size);
+    signature.add_bits(argument, "borders", Fingerprint().add(first));
   });
   append(stream, states, in, part(), call);
 

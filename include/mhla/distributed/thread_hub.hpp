@@ -128,8 +128,8 @@ template <class F>
 bool ThreadHub::copy(ThreadCall& call, Index rank, bool wait, F&& f) {
   std::unique_lock lock(mutex_);
   if (!reached(lock, call, Progress::kBegun, wait)) return false;
-  Progress& own = call.progress[static_cast<std::size_t>(rank)];
-  own = Progress::kCopying;
+  Progress& progress = call.progress[static_cast<std::size_t>(rank)];
+  progress = Progress::kCopying;
   lock.unlock();
   std::string mistake;
   try {
@@ -138,7 +138,7 @@ bool ThreadHub::copy(ThreadCall& call, Index rank, bool wait, F&& f) {
     mistake = e.what();
   }
   lock.lock();
-  own = mistake.empty() ? Progress::kCopied : Progress::kBegun;
+  progress = mistake.empty() ? Progress::kCopied : Progress::kBegun;
   if (!mistake.empty()) fail_locked(mistake);
   changed_.notify_all();
   return true;

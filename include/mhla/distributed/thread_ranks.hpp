@@ -142,7 +142,7 @@ inline bool ThreadTransfer::advance(bool wait) {
 /// Returns "", or the reason of a failure: a peer must send what this rank receives, or other
 /// transports would wait for ever.
 inline std::string ThreadTransfer::copy() const {
-  const auto& own = call_->parts[static_cast<std::size_t>(rank_)].arrays;
+  const auto& arrays = call_->parts[static_cast<std::size_t>(rank_)].arrays;
   std::vector<std::size_t> sent(call_->parts.size());  // sends of each peer that came here
   for (const PeerRows& rows : receives_) {
     const auto p = static_cast<std::size_t>(rows.peer);
@@ -150,20 +150,21 @@ inline std::string ThreadTransfer::copy() const {
     std::size_t& next = sent[p];
     while (next < peer.sends.size() && peer.sends[next].peer != rank_) ++next;
     if (next == peer.sends.size() || peer.sends[next].begin != rows.begin ||
-        peer.sends[next].end != rows.end || peer.arrays.size() != own.size()) {
+        peer.sends[next].end != rows.end || peer.arrays.size() != arrays.size()) {
       return "rank " + std::to_string(rank_) + " receives rows that rank " +
              std::to_string(rows.peer) + " does not send";
     }
     ++next;
-    for (std::size_t i = 0; i < own.size(); ++i) {
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
       const auto copy_from = [&](Index row, std::size_t bytes) {
-        if (bytes > 0) std::memcpy(own[i].row(row), peer.arrays[i].row(row), bytes);
+        if (bytes > 0) std::memcpy(arrays[i].row(row), peer.arrays[i].row(row), bytes);
       };
-      if (own[i].padding == 0) {
-        copy_from(rows.begin, static_cast<std::size_t>(rows.end - rows.begin) * own[i].row_bytes);
+      if (arrays[i].padding == 0) {
+        copy_from(rows.begin,
+                  static_cast<std::size_t>(rows.end - rows.begin) * arrays[i].row_bytes);
         continue;
       }
-      for (Index row = rows.begin; row < rows.end; ++row) copy_from(row, own[i].row_bytes);
+      for (Index row = rows.begin; row < rows.end; ++row) copy_from(row, arrays[i].row_bytes);
     }
   }
   return "";

@@ -46,8 +46,8 @@ namespace detail {
 /// Computes naive_sums in time N D + Mq Mk D instead of Nq Nk D.                     // [Nq,1]
 template <class Z>
 Matrix<double> weight_sums(const NaiveProblem<double, Z>& p) {
-  const bool own = p.normalizer_q.size() > 0, causal = p.order == Order::kCausal;
-  const Matrix<double>&q = own ? p.normalizer_q : p.q, &k = own ? p.normalizer_k : p.k;
+  const bool separate = p.normalizer_q.size() > 0, causal = p.order == Order::kCausal;
+  const Matrix<double>&q = separate ? p.normalizer_q : p.q, &k = separate ? p.normalizer_k : p.k;
   const auto block = [](const std::vector<Index>& of, Index t) { return naive_detail::at(of, t); };
   Matrix<double> sums = Matrix<double>::Zero(q.rows(), 1);
   if (p.normalizer.sums() == WeightSums::kNone || q.rows() == 0 || k.rows() == 0) return sums;

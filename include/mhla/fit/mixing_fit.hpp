@@ -217,11 +217,11 @@ FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
   double squares = 0, targets = 0;
   for (Index i = 0; i < start_.rows(); ++i) {
     const detail::BlockSums& sums = sums_[static_cast<std::size_t>(i)];
-    const double own =
+    const double block_squares =
         sums.residual([&](Index r) { return m(i, columns(i)[static_cast<std::size_t>(r)]); });
-    residual.of_block.push_back(relative(own, sums.targets));
+    residual.of_block.push_back(relative(block_squares, sums.targets));
     residual.left_out += sums.left_out;
-    squares += own;
+    squares += block_squares;
     targets += sums.targets;
   }
   residual.total = relative(squares, targets);

@@ -78,13 +78,13 @@ class ResidualRows {
       : p_(p),
         queries_(p.query_block, p.query_kept, query_blocks),
         keys_(p.key_block, p.key_kept, key_blocks),
-        own_(p.normalizer_q.size() > 0),
+        separate_(p.normalizer_q.size() > 0),
         sums_(p.normalizer.sums()),
         q_(queries_.rows(p.q)),
         k_(keys_.rows(p.k)),
         v_(keys_.rows(p.v)),
-        normalizer_q_(own_ ? queries_.rows(p.normalizer_q) : Matrix<double>(0, 0)),
-        normalizer_k_(own_ ? keys_.rows(p.normalizer_k) : Matrix<double>(0, 0)),
+        normalizer_q_(separate_ ? queries_.rows(p.normalizer_q) : Matrix<double>(0, 0)),
+        normalizer_k_(separate_ ? keys_.rows(p.normalizer_k) : Matrix<double>(0, 0)),
         summaries_(key_blocks * p.q.cols(), p.v.cols()),
         key_sums_(Matrix<double>::Zero(key_blocks, key_features().cols())) {
     for (Index b = 0; b < key_blocks; ++b) summarize(b);
@@ -119,8 +119,8 @@ class ResidualRows {
   }
 
  private:
-  const Matrix<double>& query_features() const { return own_ ? normalizer_q_ : q_; }
-  const Matrix<double>& key_features() const { return own_ ? normalizer_k_ : k_; }
+  const Matrix<double>& query_features() const { return separate_ ? normalizer_q_ : q_; }
+  const Matrix<double>& key_features() const { return separate_ ? normalizer_k_ : k_; }
   bool causal() const { return p_.order == Order::kCausal; }
 
   void summarize(Index b) {
@@ -235,7 +235,7 @@ class ResidualRows {
 
   const NaiveProblem<double, Z>& p_;
   TokensByBlock queries_, keys_;
-  bool own_;  // the denominator has separate queries and keys
+  bool separate_;  // the denominator has separate queries and keys
   WeightSums sums_;
   Matrix<double> q_, k_, v_, normalizer_q_, normalizer_k_;  // in the order of blocks
   Matrix<double> summaries_;                                // [M, D, E]

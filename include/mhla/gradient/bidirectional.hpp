@@ -59,10 +59,10 @@ namespace detail {
 template <class A, class Blocks, class Op, Scalar T>
 std::size_t gradient_bytes(const BidirectionalForm<A, Blocks, Op>& form, const Inputs<T>& in,
                            Index workers) {
-  const auto own = sequence_blocks(form.blocks, in);
+  const auto sequence = sequence_blocks(form.blocks, in);
   return counted_bytes([&](Arena& arena) {
-    return BidirectionalGradient(form.name, arena, nullptr, in, own.queries, own.keys, form.op,
-                                 workers, {whole(own.queries), whole(own.keys)});
+    return BidirectionalGradient(form.name, arena, nullptr, in, sequence.queries, sequence.keys,
+                                 form.op, workers, {whole(sequence.queries), whole(sequence.keys)});
   });
 }
 
@@ -70,9 +70,9 @@ template <class A, class Blocks, class Op, Scalar T>
 void add_gradient(const BidirectionalForm<A, Blocks, Op>& form, Arena& arena, Arena* kept,
                   const Inputs<T>& in, MatrixView<const T> dout, const Gradients<T>& gradients,
                   const ParameterGradients<A>& sums, const ExecutorRef& executor) {
-  const auto own = sequence_blocks(form.blocks, in);
-  BidirectionalGradient head(form.name, arena, kept, in, own.queries, own.keys, form.op,
-                             executor.workers(), {whole(own.queries), whole(own.keys)});
+  const auto sequence = sequence_blocks(form.blocks, in);
+  BidirectionalGradient head(form.name, arena, kept, in, sequence.queries, sequence.keys, form.op,
+                             executor.workers(), {whole(sequence.queries), whole(sequence.keys)});
   head.set(dout, gradients, sums);
   head.summarize(kept != nullptr, executor);
   head.read_queries(form.mixing, executor);

@@ -123,9 +123,9 @@ class BidirectionalGradient {
   }
   /// The query side of the r-th block of a group. Returns the block, counted in the share.
   Index query_block(const MixingGroup<A>& group, Index r, Index w) const {
-    const Index own = group.begin() - shares_.queries.first + r;
-    query_block(own, r, workers_[w].mixtures.behind(r, group.rows()), workers_[w]);
-    return own;
+    const Index local = group.begin() - shares_.queries.first + r;
+    query_block(local, r, workers_[w].mixtures.behind(r, group.rows()), workers_[w]);
+    return local;
   }
   /// The gradient of the group's rows of m.
   void finish_group(const MixingGroup<A>& group, Index w) const {
@@ -205,14 +205,14 @@ class BidirectionalGradient {
   }
 
   /// The query side of block `own` of the share, the r-th of its group; prefetches a mixture.
-  void query_block(Index own, Index r, const A* next_mixture, const Worker& w) const {
-    const Index i = shares_.queries.first + own;
-    A* const dweights = query_parts_.part(own);
+  void query_block(Index local, Index r, const A* next_mixture, const Worker& w) const {
+    const Index i = shares_.queries.first + local;
+    A* const dweights = query_parts_.part(local);
     const Rows<A> transposed =
         transpose_to(w.mixtures.kv.row(r), sizes().features, sizes().values, w.transposed);
     if (token_sums()) std::fill_n(dkey_sum(i), sum_features(), A(0));
     Start start = Start::kZero;
-    StripCursor strip(query_blocks_, own, in_.query_mask);
+    StripCursor strip(query_blocks_, local, in_.query_mask);
     strip.next();
     Strip queries;
     do {  // at least once: a block without tokens gets zeros
@@ -250,11 +250,11 @@ class BidirectionalGradient {
   }
 
   /// dphi of the queries of block `own` of the share through s_bw, and dz_b.
-  void slot_block(Index own, const A* dslots, const Worker& w) const {
-    const Index b = shares_.queries.first + own;
-    A* const dweights = query_parts_.part(own);
+  void slot_block(Index local, const A* dslots, const Worker& w) const {
+    const Index b = shares_.queries.first + local;
+    A* const dweights = query_parts_.part(local);
     std::fill_n(dkey_sum(b), sum_features(), A(0));
-    StripCursor strip(query_blocks_, own, in_.query_mask);
+    StripCursor strip(query_blocks_, local, in_.query_mask);
     Strip queries;
     while (strip.next() > 0) {
       head_.select_queries(strip.now(), dslots, queries);

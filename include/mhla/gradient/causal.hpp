@@ -123,15 +123,15 @@ class CausalGradient {
   }
   Index query_block(const MixingGroup<A>& group, Index r, Index worker) const {
     const Worker& w = workers_[worker];
-    const Index i = group.begin() + r, own = i - share_.first;
+    const Index i = group.begin() + r, local = i - share_.first;
     const MixingView<A>& dmixing = sums_.mixing;
     const A dweight =
-        CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, own, op_, w)
+        CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, local, op_, w)
             .run({group.matrix()(i, i), w.strips.mixtures.kv.row(r), w.strips.key_sums.row(r),
                   w.strips.mixtures.behind(r, group.rows())},
-                 {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(own), intra_of(own));
+                 {dmixtures_.block(i), dkey_sum(i)}, query_parts_.part(local), intra_of(local));
     if (!dmixing.absent() && dmixing.pattern().holds(i, i)) dmixing.at(i, i) += dweight;
-    return own;
+    return local;
   }
   void finish_group(const MixingGroup<A>& group, Index w) const {
     if (sums_.mixing.absent()) return;

@@ -67,7 +67,8 @@ struct IntraGradients {
   }
 
  private:
-  IntraGradients(Rows<A> k, Rows<A> v, Rows<A> own) : dkeys(k), dvalues(v), normalizer_dkeys(own) {}
+  IntraGradients(Rows<A> k, Rows<A> v, Rows<A> normalizer)
+      : dkeys(k), dvalues(v), normalizer_dkeys(normalizer) {}
 };
 
 /// Gradients that the queries of a block pass back.
@@ -209,7 +210,7 @@ class CausalBlockGradient {
                                        head_.sums() && !separate_normalizer() ? w.dsums : nullptr);
       if (head_.sums()) {
         head_.differentiate_key_sum(count, w.dsums, read.key_sum, w, gradient.key_sum);
-        if (separate_normalizer()) dweight += add_own(read.weight, keys);
+        if (separate_normalizer()) dweight += add_normalizer(read.weight, keys);
         head_.finish_normalizer_queries(queries.tokens, count, dweights, w);
       }
       scratch_.intra.add_queries(w.dqueries);
@@ -254,7 +255,7 @@ class CausalBlockGradient {
   }
 
   /// Adds dr_t's part for the denominator's own queries and keys; returns its part of dm_ii.
-  A add_own(A weight, const IntraGradients<A>& keys) {
+  A add_normalizer(A weight, const IntraGradients<A>& keys) {
     const GradientScratch<A>& w = rows();
     scratch_.normalizer_intra.multiply_values(w.dn);  // without values: zeros
     const A dweight = scratch_.normalizer_intra.finish(weight, w.dsums);

@@ -131,10 +131,10 @@ class CausalDecayGradient {
     scan_mixtures<A>(scan, mixing, sums, m, sum_features(), workers_[0].states, key_sums_);
   }
 
-  void query_block(A own, Index i, A* dweights, const CausalGradientScratch<A>& scratch) const {
+  void query_block(A intra, Index i, A* dweights, const CausalGradientScratch<A>& scratch) const {
     const IntraGradients<A> keys = intra_of(i);
     downs_[i] = CausalBlockGradient<T, Blocks, Op>(head_, in_, blocks_, i, op_, scratch)
-                    .run({own, mixtures_.kv.row(i), key_sums_.row(i),
+                    .run({intra, mixtures_.kv.row(i), key_sums_.row(i),
                           mixtures_.behind(i, blocks_.blocks())},
                          {dmixtures_.block(i), dkey_sums_.row(i)}, dweights, keys);
   }
@@ -154,8 +154,8 @@ class CausalDecayGradient {
     add_decay_adjoint<A>(mixing, summaries_.key_sums(), dkey_sums_, m, sum_features(),
                          workers_[0].states, dterms_ + count * 2 * terms);
     add_rows_to(dterms_ + 2 * terms, 2 * terms, count, dterms_, 2 * terms);
-    const A own = sum(downs_, m);
-    for (Index r = 0; r < terms; ++r) dterms_[r] += own;
+    const A total = sum(downs_, m);
+    for (Index r = 0; r < terms; ++r) dterms_[r] += total;
     add_to(dterms_, to.storage().data(), 2 * terms);
   }
 

@@ -110,8 +110,9 @@ class PairSums {
   void start(const ParameterGradients<A>& wanted) const {
     if (groups_ <= 1) return;
     for (Index g = 0; g < groups_; ++g) {
-      const ParameterGradients<A> own = sums_of_group(g, wanted);
-      for (const std::span<A> numbers : {own.mixing.storage(), own.query_map, own.key_map}) {
+      const ParameterGradients<A> group_sums = sums_of_group(g, wanted);
+      for (const std::span<A> numbers :
+           {group_sums.mixing.storage(), group_sums.query_map, group_sums.key_map}) {
         std::fill(numbers.begin(), numbers.end(), A(0));
       }
     }
@@ -131,15 +132,15 @@ class PairSums {
  private:
   ParameterGradients<A> sums_of_group(Index g, const ParameterGradients<A>& wanted) const {
     A* const first = sums_ + g * sizes_.all();
-    ParameterGradients<A> own;
-    if (!wanted.mixing.absent()) own.mixing = {first, sizes_.mixing};
+    ParameterGradients<A> group_sums;
+    if (!wanted.mixing.absent()) group_sums.mixing = {first, sizes_.mixing};
     if (!wanted.query_map.empty()) {
-      own.query_map = {first + sizes_.mixing.size(), wanted.query_map.size()};
+      group_sums.query_map = {first + sizes_.mixing.size(), wanted.query_map.size()};
     }
     if (!wanted.key_map.empty()) {
-      own.key_map = {first + sizes_.mixing.size() + sizes_.query_map, wanted.key_map.size()};
+      group_sums.key_map = {first + sizes_.mixing.size() + sizes_.query_map, wanted.key_map.size()};
     }
-    return own;
+    return group_sums;
   }
   static void add(const ParameterGradients<A>& from, const ParameterGradients<A>& to) {
     const auto add_numbers = [](std::span<const A> numbers, std::span<A> sums) {
@@ -176,9 +177,9 @@ class PairGroups {
   template <class Run>
   void run(const ParameterGradients<A>& sums, const ExecutorRef& executor, Run&& run) const {
     const auto run_group = [&](Index g, Index w, const ExecutorRef& x) {
-      const ParameterGradients<A> own = sums_.of_group(g, sums);
+      const ParameterGradients<A> group_sums = sums_.of_group(g, sums);
       for (Index pair = sums_.begin(g); pair < sums_.begin(g + 1); ++pair) {
-        run(pair / heads_, pair % heads_, own, shares_ + w * share_, x);
+        run(pair / heads_, pair % heads_, group_sums, shares_ + w * share_, x);
       }
     };
     sums_.start(sums);

@@ -64,9 +64,9 @@ struct TileSpans {
   TileSpans(const ColumnSpan* spans, int rows, ColumnSpan within)
       : any{within.end, within.begin}, all(within) {
     for (int r = 0; r < rows; ++r) {
-      const ColumnSpan own = ColumnSpan::both(within, spans[r]);
-      all = ColumnSpan::both(all, own);
-      if (own.begin < own.end) any = ColumnSpan::either(any, own);
+      const ColumnSpan span = ColumnSpan::both(within, spans[r]);
+      all = ColumnSpan::both(all, span);
+      if (span.begin < span.end) any = ColumnSpan::either(any, span);
     }
     if (any.begin > any.end) any = {within.begin, within.begin};
     if (all.begin >= all.end) all = {any.end, any.end};

@@ -144,9 +144,9 @@ void take_near_rows(const Product<A>& p, Index row, Product<A>& part) {
     ColumnSpan more = any;
     const Index end = std::min(rows + kTile.rows, p.a.rows - row);
     for (Index r = rows; r < end; ++r) {
-      const ColumnSpan own = p.spans[row + r];
-      if (own.begin < own.end) more = ColumnSpan::either(more, own);
-      widest = std::max(widest, own.end - own.begin);
+      const ColumnSpan span = p.spans[row + r];
+      if (span.begin < span.end) more = ColumnSpan::either(more, span);
+      widest = std::max(widest, span.end - span.begin);
     }
     if (rows > 0 && more.end - more.begin > 2 * widest) break;
     any = more;

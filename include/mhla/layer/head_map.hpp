@@ -145,8 +145,8 @@ void map_heads_adjoint(const X& input, const Map& map, Index heads, const detail
                           map_heads_adjoint_workspace_bytes<A>(x.rows, width, map.weights()));
   const detail::HeadMapSums<A> sums(kName, scratch.arena(), x.rows, width, map.weights());
   call.executor.for_each(sums.chunks.count(), [&](Index chunk, Index /*worker*/) {
-    A* const own = dweights.empty() ? nullptr : sums.sums + chunk * sums.weights;
-    if (own != nullptr) std::fill_n(own, sums.weights, A(0));
+    A* const chunk_sums = dweights.empty() ? nullptr : sums.sums + chunk * sums.weights;
+    if (chunk_sums != nullptr) std::fill_n(chunk_sums, sums.weights, A(0));
     const MatrixView<A> ignored(sums.ignored + chunk * detail::kLayerStrip * width,
                                 detail::kLayerStrip, width, width);
     if (dx.absent()) std::fill_n(ignored.data, detail::kLayerStrip * width, A(0));
@@ -159,7 +159,7 @@ void map_heads_adjoint(const X& input, const Map& map, Index heads, const detail
                                 detail::head_columns(dy, begin, count, h, features),
                                 dx.absent() ? ignored.middle_rows(0, count)
                                             : detail::head_columns(dx, begin, count, h, width),
-                                own);
+                                chunk_sums);
       }
     }
   });

@@ -241,9 +241,9 @@ void LanguageBody<T>::attention_inputs(const LanguageParameters<const T>& p,
     project_to(x, weights, packed_weights, projected, call);
     if (!options_.short_convolution) return;
     runs([&](const SequenceRun& run) {
-      const auto own = tail.absent() ? tail : tail.middle_rows(run.begin * kept, run.count * kept);
-      short_convolution(run.of(projected), convolution, {.batch = run.count}, run.of(convolved),
-                        own, call);
+      const auto to = tail.absent() ? tail : tail.middle_rows(run.begin * kept, run.count * kept);
+      short_convolution(run.of(projected), convolution, {.batch = run.count}, run.of(convolved), to,
+                        call);
     });
   };
   const auto turn = [&](const Path& path, Index heads, const LanguageMap<T>& map) {

@@ -212,10 +212,10 @@ void LanguageState<A>::restore(std::span<const std::byte> from) {
   const auto refuse = [&](const std::string& got, const std::string& expected) {
     detail::fail_option(kName, "from", got, expected);
   };
-  const detail::LanguageStateHeader own = header();
+  const detail::LanguageStateHeader layer_header = header();
   detail::LanguageStateHeader saved{.magic = {}};
   if (from.size() >= sizeof(saved)) std::memcpy(&saved, from.data(), sizeof(saved));
-  const bool state = std::memcmp(saved.magic, own.magic, sizeof(own.magic)) == 0;
+  const bool state = std::memcmp(saved.magic, layer_header.magic, sizeof(layer_header.magic)) == 0;
   if (state) {
     detail::expect_instruction_set(kName, saved.instruction_set);
     if (saved.batch != batch_) {
@@ -223,7 +223,7 @@ void LanguageState<A>::restore(std::span<const std::byte> from) {
              std::to_string(batch_) + ", the batch of this state");
     }
   }
-  if (std::memcmp(&saved, &own, sizeof(own)) != 0 || from.size() != bytes()) {
+  if (std::memcmp(&saved, &layer_header, sizeof(layer_header)) != 0 || from.size() != bytes()) {
     refuse("holds a state of another layer, or none",
            "the " + std::to_string(bytes()) + " bytes of a layer with the same options");
   }

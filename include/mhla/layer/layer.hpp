@@ -155,13 +155,14 @@ class Layer {
   const Body& body() const { return body_; }
   /// The number of items in the rows.
   Index batch_of(const char* function, Index rows, Index batch) const {
-    const Index own = body_.tokens();
+    const Index item_tokens = body_.tokens();
     if (batch < 0)
       detail::fail_option(function, "batch", "is " + std::to_string(batch), "0 or more");
-    if (own > 0) {
-      if (rows % own == 0 && (batch == 0 || batch == rows / own)) return rows / own;
+    if (item_tokens > 0) {
+      if (rows % item_tokens == 0 && (batch == 0 || batch == rows / item_tokens))
+        return rows / item_tokens;
       detail::fail_shape(function, "x", "has " + std::to_string(rows) + " rows",
-                         std::to_string(own) + " tokens an item");
+                         std::to_string(item_tokens) + " tokens an item");
     }
     if (batch == 0) batch = 1;
     detail::expect_whole_items(function, "x", rows, batch, "the batch");

@@ -272,14 +272,14 @@ void short_convolution_adjoint(const X& input,
   const detail::TapWeights<A>& weights = memory.forward.weights;
   memory.forward.fill(parameters);
   const detail::CausalTaps<A> causal{x, tokens, size, {}, memory.forward.zeros};
-  const MatrixView<A> own(memory.dpre, x.rows, x.cols, memory.stride);
-  const MatrixView<const A> dpre = options.silu ? MatrixView<const A>(own) : dy;
+  const MatrixView<A> storage(memory.dpre, x.rows, x.cols, memory.stride);
+  const MatrixView<const A> dpre = options.silu ? MatrixView<const A>(storage) : dy;
   if (options.silu) {
     detail::for_each_layer_strip(x.rows, call.executor, [&](Index begin, Index count) {
-      detail::convolve(causal, weights, weights.bias(), own, begin, begin + count);
+      detail::convolve(causal, weights, weights.bias(), storage, begin, begin + count);
       for (Index r = begin; r < begin + count; ++r) {
         detail::update(
-            own.row(r), own.cols,
+            storage.row(r), storage.cols,
             [](auto p, auto g) { return Eigen::internal::pmul(g, detail::Silu::slope(p)); },
             dy.row(r));
       }

@@ -192,10 +192,10 @@ void StageBody<Block>::record(std::span<const T> parameters, MatrixView<const T>
                               const ExecutorRef& executor) const {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Part<Block>& block = blocks_[i];
-    const typename Block::Tape own = tape_of(tape, i);
-    block->record(block.of(parameters), x, own, scratch, executor);
+    const typename Block::Tape block_tape = tape_of(tape, i);
+    block->record(block.of(parameters), x, block_tape, scratch, executor);
     if (i + 1 == blocks_.size()) return;
-    block->write(block.of(parameters), own, tape.output(i), scratch, executor);
+    block->write(block.of(parameters), block_tape, tape.output(i), scratch, executor);
     x = tape.output(i);
   }
 }

@@ -43,8 +43,8 @@ class MapLayer {
   /// Refers to weights in memory that must outlive the layer.
   /// \param weight  [D,D], row by row
   /// \param bias    [D] or null
-  /// \param room    D*D numbers of memory, for the transposed weight
-  MapLayer(Index width, const A* weight, const A* bias, A* room);
+  /// \param scratch    D*D numbers of memory, for the transposed weight
+  MapLayer(Index width, const A* weight, const A* bias, A* scratch);
 
   DenseWeights<A> dense() const;
   Index width() const { return width_; }  ///< D
@@ -90,9 +90,9 @@ class RowwiseMap {
 namespace detail {
 
 template <Accumulator A>
-MapLayer<A>::MapLayer(Index width, const A* weight, const A* bias, A* room)
-    : width_(width), weight_(weight), bias_(bias), transposed_(room) {
-  transpose(MatrixView<const A>(weight, width, width, width), room, width);
+MapLayer<A>::MapLayer(Index width, const A* weight, const A* bias, A* scratch)
+    : width_(width), weight_(weight), bias_(bias), transposed_(scratch) {
+  transpose(MatrixView<const A>(weight, width, width, width), scratch, width);
 }
 
 template <Accumulator A>
@@ -110,8 +110,8 @@ MapLayer<A>::MapLayer(const char* map, const DenseWeights<A>& dense) {
       std::make_shared<std::vector<A>>(static_cast<std::size_t>(2 * d * d + biases));
   A* const weight = memory->data();
   A* const bias = std::copy_n(dense.weight.data(), d * d, weight);
-  A* const room = std::copy_n(dense.bias.data(), biases, bias);
-  *this = MapLayer(d, weight, biases == 0 ? nullptr : bias, room);
+  A* const scratch = std::copy_n(dense.bias.data(), biases, bias);
+  *this = MapLayer(d, weight, biases == 0 ? nullptr : bias, scratch);
   memory_ = memory;
 }
 

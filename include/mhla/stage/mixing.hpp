@@ -100,33 +100,33 @@ template <class A>
 class MixingGroup {
  public:
   /// Takes rows of m: the coefficients that query blocks [begin, end) read.
-  /// \param room  scratch for end - begin rows of `blocks` coefficients
+  /// \param scratch  end - begin rows of `blocks` coefficients
   MixingGroup(MixingView<const A> m, Index begin, Index end, Reach reach, Index blocks,
-              const Coefficients<A>& room)
-      : MixingGroup(m, begin, end, blocks, room) {
+              const Coefficients<A>& scratch)
+      : MixingGroup(m, begin, end, blocks, scratch) {
     if (m.pattern().sparse()) {
       take_lists([&](Index r) { return readable_list(m.pattern(), begin + r, reach, blocks); });
       return;
     }
     take_spans([&](Index r) { return readable(m.pattern(), begin + r, reach, blocks); },
-               [&](Index r, ColumnSpan own, A* to) {
+               [&](Index r, ColumnSpan span, A* to) {
                  const A* const row = m.row_from_zero(begin + r);
-                 std::copy(row + own.begin, row + own.end, to);
+                 std::copy(row + span.begin, row + span.end, to);
                });
   }
 
   /// Takes columns of m: the readers of key blocks [begin, end) among the first `blocks` query
   /// blocks.
   static MixingGroup of_columns(MixingView<const A> m, Index begin, Index end, Reach reach,
-                                Index blocks, const Coefficients<A>& room) {
-    MixingGroup group(m, begin, end, blocks, room);
+                                Index blocks, const Coefficients<A>& scratch) {
+    MixingGroup group(m, begin, end, blocks, scratch);
     if (m.pattern().sparse()) {
       group.take_lists([&](Index r) { return reader_list(m.pattern(), begin + r, reach, blocks); });
       return group;
     }
     group.take_spans([&](Index r) { return readers(m.pattern(), begin + r, reach, blocks); },
-                     [&](Index r, ColumnSpan own, A* to) {
-                       for (Index i = own.begin; i < own.end; ++i) {
+                     [&](Index r, ColumnSpan span, A* to) {
+                       for (Index i = span.begin; i < span.end; ++i) {
                          *to++ = m.row_from_zero(i)[begin + r];
                        }
                      });
@@ -155,8 +155,8 @@ class MixingGroup {
 
  private:
   MixingGroup(MixingView<const A> m, Index begin, Index end, Index blocks,
-              const Coefficients<A>& room)
-      : m_(m), begin_(begin), rows_(end - begin), coefficients_(room), any_{blocks, 0} {}
+              const Coefficients<A>& scratch)
+      : m_(m), begin_(begin), rows_(end - begin), coefficients_(scratch), any_{blocks, 0} {}
 
   /// \param span_of  span_of(r): the columns of row r
   /// \param copy     copy(r, span, to): their coefficients
@@ -168,10 +168,10 @@ class MixingGroup {
     }
     stride_ = std::max<Index>(any_.end - any_.begin, 0);
     for (Index r = 0; r < rows_; ++r) {
-      ColumnSpan& own = coefficients_.spans[r];
-      copy(r, own, coefficients_.values + r * stride_ + (own.begin - any_.begin));
-      dense_ = dense_ && own.end - own.begin == stride_;
-      own = {own.begin - any_.begin, own.end - any_.begin};
+      ColumnSpan& span = coefficients_.spans[r];
+      copy(r, span, coefficients_.values + r * stride_ + (span.begin - any_.begin));
+      dense_ = dense_ && span.end - span.begin == stride_;
+      span = {span.begin - any_.begin, span.end - any_.begin};
     }
   }
 

@@ -72,9 +72,9 @@ class MixingGradient {
         add_to(values_ + r * blocks_, to.storage().data() + list.first, list.count);
         continue;
       }
-      const ColumnSpan own = any_of(r, 1);
+      const ColumnSpan span = any_of(r, 1);
       A* const row = to.row_from_zero(begin_ + r);
-      for (Index b = own.begin; b < own.end; ++b) row[b] += values_[r * blocks_ + b];
+      for (Index b = span.begin; b < span.end; ++b) row[b] += values_[r * blocks_ + b];
     }
   }
 

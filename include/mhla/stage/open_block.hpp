@@ -132,12 +132,12 @@ MHLA_NOINLINE void read_matrix(const A* query, const A* matrix, Index rows, Inde
 }
 
 /// Returns query . (weight key), with the bits of a product of queries and keys.
-/// \param room  scratch [d]
+/// \param scratch  [d]
 template <class A>
-A score_of(const A* query, const A* key, Index d, A weight, A* room) {
-  scale_to(weight, key, room, d);
+A score_of(const A* query, const A* key, Index d, A weight, A* scratch) {
+  scale_to(weight, key, scratch, d);
   A score = 0;
-  multiply<A>({.out = {&score, 0}, .a = {query, 1, d, 0}, .b = {room, 1}, .cols = 1});
+  multiply<A>({.out = {&score, 0}, .a = {query, 1, d, 0}, .b = {scratch, 1}, .cols = 1});
   return score;
 }
 
@@ -188,12 +188,13 @@ struct OpenBlock {
   /// score of the token's key, or 0 without a key.
   /// \param complete  complete(begin, end) updates rows of R to their state before the token; they
   ///     are read while they are in L1
-  /// \param room      scratch [D]
+  /// \param scratch   [D]
   template <class Complete>
-  A read_first(const A* query, bool has_key, A* room, A* output, const Complete& complete) const {
+  A read_first(const A* query, bool has_key, A* scratch, A* output,
+               const Complete& complete) const {
     read_rows(query, output, complete);
     if (!has_key) return 0;
-    const A score = score_of(query, keys.row(0), features, weight, room);
+    const A score = score_of(query, keys.row(0), features, weight, scratch);
     add_scaled(score, values.row(0), output, width);
     return score;
   }

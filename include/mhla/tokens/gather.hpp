@@ -81,18 +81,18 @@ inline bool consecutive(const Index* tokens, Index count) {
 }
 
 /// Returns rows tokens[0..count) of x. They stay in place if they are consecutive, of type A and do
-/// not alias; otherwise they are gathered into `room`. Rows that are apart cost a product less than
-/// a copy.
+/// not alias; otherwise they are gathered into `scratch`. Rows that are apart cost a product less
+/// than a copy.
 template <Scalar T, class A>
-Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> room) {
+Rows<const A> gathered(MatrixView<const T> x, const Index* tokens, Index count, Rows<A> scratch) {
   if constexpr (std::is_same_v<T, A>) {
     if (x.col_stride == 1 && !alias(x.row_stride * Index{sizeof(A)}) &&
         consecutive(tokens, count)) {
       return {x.row(tokens[0]), x.row_stride};
     }
   }
-  gather(x, tokens, count, room);
-  return room;
+  gather(x, tokens, count, scratch);
+  return scratch;
 }
 
 /// Writes rows tokens[0..count) of x, widened, row s times factors[s]; zeros for a factor of 0.

@@ -60,7 +60,7 @@ template <Partition P>
 class StripCursor {
  public:
   StripCursor(const P& blocks, Index block, Mask mask)
-      : blocks_(blocks), mask_(mask), block_(block), runs_(blocks.runs(block)), own_(block) {
+      : blocks_(blocks), mask_(mask), block_(block), runs_(blocks.runs(block)), only_(block) {
     read(strips_[1]);
   }
 
@@ -78,7 +78,7 @@ class StripCursor {
   const Index* tokens() const { return strips_[now_].tokens; }
   const Index* places() const { return strips_[now_].places; }
   /// True if the block has another strip.
-  bool more() const { return ahead().count > 0 && ahead().block == own_; }
+  bool more() const { return ahead().count > 0 && ahead().block == only_; }
   const Strip& now() const { return strips_[now_]; }
   const Strip& ahead() const { return strips_[1 - now_]; }  ///< may be empty unless more()
 
@@ -122,7 +122,7 @@ class StripCursor {
   Index run_ = 0;
   Index offset_ = 0;
   Index slot_ = 0;
-  Index own_;  // block whose strips are handed out
+  Index only_;  // block whose strips are handed out
   int now_ = 0;
   Strip strips_[2];
 };

@@ -24,7 +24,7 @@ using namespace mhla::cuda;  // NOLINT
 template <class T, int D, int E, Precision P>
 void expect_items(const MixingCase& c, int row_tiles, bool stays) {
   const auto p = Mixtures<MixingOnSm90, T, D, E, P>(c).params(true);
-  EXPECT_EQ(1 << p.items.own_log2, row_tiles) << c.text();
+  EXPECT_EQ(1 << p.items.tiles_log2, row_tiles) << c.text();
   EXPECT_EQ(p.items.stays, stays) << c.text();
   expect_right_mixtures<MixingOnSm90, T, D, E, P>(c);
 }
@@ -45,7 +45,7 @@ TEST(MixingSm90, LeavesNoMultiprocessorIdleForWiderItems) {
     return Mixtures<MixingOnSm90, bfloat16, 64, 64, Precision::kSingle>(
                {4, 4, 1, false, false, 0, multiprocessors})
         .params(true)
-        .items.own_log2;
+        .items.tiles_log2;
   };
   EXPECT_EQ(log2(8), 0);
   EXPECT_EQ(log2(9), 1);

@@ -59,7 +59,7 @@ TEST(Parameters, FactorsAreThoseOfTheNormalization) {
 TEST(Parameters, SummariesOfAStreamHaveRoomForMore) {
   SummaryArray array{};
   EXPECT_EQ(array.first(std::int64_t{1} << 30, 7), std::int64_t{7} << 30);
-  array.room = 9;
+  array.capacity = 9;
   EXPECT_EQ(array.first(3, 7), 27);
 }
 

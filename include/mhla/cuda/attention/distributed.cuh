@@ -50,15 +50,15 @@ class DistributedCall {
                   const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
                   const Device& device, const Pattern& pattern)
       : ranks_(&ranks),
-        own_(detail::agree_on_share<D, E, kCausal>(ranks, in, query_blocks, key_blocks, op, out,
-                                                   device, pattern)),
+        planned_(detail::agree_on_share<D, E, kCausal>(ranks, in, query_blocks, key_blocks, op, out,
+                                                       device, pattern)),
         device_(device) {}
 
-  const SharePlan& plan() const { return own_.plan; }
+  const SharePlan& plan() const { return planned_.plan; }
   /// Bytes that a run receives from other ranks: summaries of their key blocks.
   std::uint64_t received_bytes() const {
-    return static_cast<std::uint64_t>(own_.share.route.rows_received()) *
-           shared_bytes<D, E>(own_.problem);
+    return static_cast<std::uint64_t>(planned_.share.route.rows_received()) *
+           shared_bytes<D, E>(planned_.problem);
   }
 
   /// Enqueues the computation of `out` [B, Nq, H, E] into the ranks' stream. `out` has the outputs
@@ -74,27 +74,28 @@ class DistributedCall {
   void run(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<T> out,
            Workspace workspace) {
     const char* const name = detail::kDistributed<kCausal>;
-    const Problem& own = own_.problem;
-    const Problem problem = detail::make_problem<D, E>(name, in, own.query_blocks, own.key_blocks,
-                                                       kCausal, own.op, out);
+    const Problem& planned = planned_.problem;
+    const Problem problem = detail::make_problem<D, E>(
+        name, in, planned.query_blocks, planned.key_blocks, kCausal, planned.op, out);
     detail::expect_data(name, in, out);
-    detail::expect_same_layout(name, problem, own);
-    const MixingArray coefficients = detail::mixing_array(
-        name, mixing, own_.share.query_blocks.back(), own_.share.key_blocks.back(), kCausal);
+    detail::expect_same_layout(name, problem, planned);
+    const MixingArray coefficients =
+        detail::mixing_array(name, mixing, planned_.share.query_blocks.back(),
+                             planned_.share.key_blocks.back(), kCausal);
     unsigned char* const begin =
-        detail::workspace_begin(name, workspace, own_.plan.workspace_bytes);
+        detail::workspace_begin(name, workspace, planned_.plan.workspace_bytes);
     if (problem.pairs() == 0) return;
     run_share<kernel_scalar_t<T>, D, E, kCausal>(
-        own_.plan, problem, own_.share, coefficients, begin, device_,
-        Stream(ranks_->stream(), device_.kernels(), known_), *ranks_);
-    known_.ready = true;
+        planned_.plan, problem, planned_.share, coefficients, begin, device_,
+        Stream(ranks_->stream(), device_.kernels(), cache_), *ranks_);
+    cache_.ready = true;
   }
 
  private:
   Ranks* ranks_;
-  detail::PlannedShare own_;
+  detail::PlannedShare planned_;
   Device device_;
-  LaunchCache known_;
+  LaunchCache cache_;
 };
 
 /// Plans the bidirectional form for this rank's tokens, given their shapes and strides. The

@@ -104,14 +104,14 @@ class PreparedGradient {
     unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
     const Layout layout(problem, coefficients, begin, device_, &plan_);
     const GradientRun<kernel_scalar_t<T>, D, E, kCausal, kRotary> kernels(layout);
-    kernels(Stream(stream, device_.kernels(), known_));
-    known_.ready = true;
+    kernels(Stream(stream, device_.kernels(), cache_));
+    cache_.ready = true;
   }
 
   GradientProblem problem_;
   Device device_;
   GradientPlan plan_;
-  LaunchCache known_;
+  LaunchCache cache_;
 };
 
 /// Plans bidirectional_gradient() for tensors of these shapes and strides. Their data is not read,

@@ -83,14 +83,14 @@ class Prepared {
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
     unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
     mhla::cuda::run<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
-        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), known_));
-    known_.ready = true;
+        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_));
+    cache_.ready = true;
   }
 
   Problem problem_;
   Device device_;
   Plan plan_;
-  LaunchCache known_;
+  LaunchCache cache_;
 };
 
 /// Plans bidirectional() for tensors of these shapes and strides. Their data is not read, and may

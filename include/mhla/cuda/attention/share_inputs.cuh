@@ -38,35 +38,35 @@ inline constexpr const char* kDistributed =
 /// Number of an architecture in comparisons: 80 or 90.
 constexpr Index number(Arch arch) { return arch == Arch::kSm90a ? 90 : 80; }
 
-/// Lists the facts that must be equal on all ranks.
+/// Adds the values that must be equal on all ranks.
 template <int D, int E, DeviceScalar T>
-void state(mhla::detail::CallSignature& facts, const Problem& problem, const Device& device,
+void state(mhla::detail::CallSignature& signature, const Problem& problem, const Device& device,
            const Pattern& pattern) {
   using mhla::detail::Fingerprint;
   const auto bits = [](const FeatureMap& map) {
     return Fingerprint().add(map.floor).add(map.eps).add(map.exponential);
   };
   const Operator& op = problem.op;
-  facts.add("device", "kernels of architecture", number(device.kernels()));
-  facts.add("device", "bytes of shared memory per thread block", device.shared_bytes);
-  facts.add("device", "compute capability", device.capability);
-  facts.add("device", "kernels of CUDA", device.toolkit);
-  facts.add("q", "sequences", problem.batch);
-  facts.add("q", "heads", problem.heads);
-  facts.add("q", "width", D);
-  facts.add("v", "width", E);
-  facts.add_bits("q", "type", Fingerprint().add(std::same_as<T, Eigen::half>));
-  facts.add_bits("op", "query map", bits(op.query_map));
-  facts.add_bits("op", "key map", bits(op.key_map));
-  facts.add_bits("op", "denominator, eps or scale",
-                 Fingerprint().add(op.denominator).add(op.eps).add(op.scale));
-  facts.add_bits("op", "precision of summaries", Fingerprint().add(op.summaries));
-  facts.add_bits("gain", "presence or norm_eps",
-                 Fingerprint().add(problem.norm.normed).add(problem.norm.eps));
-  facts.add("pattern", "rows", pattern.rows());
-  facts.add("pattern", "columns", pattern.cols());
-  facts.add("pattern", "rows of column 0", pattern.last_row(0));
-  facts.add("pattern", "columns of row 0", pattern.last(0));
+  signature.add("device", "kernels of architecture", number(device.kernels()));
+  signature.add("device", "bytes of shared memory per thread block", device.shared_bytes);
+  signature.add("device", "compute capability", device.capability);
+  signature.add("device", "kernels of CUDA", device.toolkit);
+  signature.add("q", "sequences", problem.batch);
+  signature.add("q", "heads", problem.heads);
+  signature.add("q", "width", D);
+  signature.add("v", "width", E);
+  signature.add_bits("q", "type", Fingerprint().add(std::same_as<T, Eigen::half>));
+  signature.add_bits("op", "query map", bits(op.query_map));
+  signature.add_bits("op", "key map", bits(op.key_map));
+  signature.add_bits("op", "denominator, eps or scale",
+                     Fingerprint().add(op.denominator).add(op.eps).add(op.scale));
+  signature.add_bits("op", "precision of summaries", Fingerprint().add(op.summaries));
+  signature.add_bits("gain", "presence or norm_eps",
+                     Fingerprint().add(problem.norm.normed).add(problem.norm.eps));
+  signature.add("pattern", "rows", pattern.rows());
+  signature.add("pattern", "columns", pattern.cols());
+  signature.add("pattern", "rows of column 0", pattern.last_row(0));
+  signature.add("pattern", "columns of row 0", pattern.last(0));
 }
 
 /// A rank's blocks.
@@ -89,15 +89,15 @@ inline void give_one_size(const char* function, const char* argument, std::span<
   };
   Sizes all{};
   for (const RankBlocks& rank : ranks) {
-    const Sizes own = block(rank.*blocks);
-    for (std::size_t axis = 0; axis < 3; ++axis) all[axis] = std::max(all[axis], own[axis]);
+    const Sizes size = block(rank.*blocks);
+    for (std::size_t axis = 0; axis < 3; ++axis) all[axis] = std::max(all[axis], size[axis]);
   }
   const auto text = [](const Sizes& x) { return shape_text({x[0], x[1], x[2]}); };
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const Sizes count = tokens(ranks[r].*blocks), own = block(ranks[r].*blocks);
+    const Sizes count = tokens(ranks[r].*blocks), size = block(ranks[r].*blocks);
     for (std::size_t axis = 0; axis < 3; ++axis) {
-      if (own[axis] == all[axis] || own[axis] == count[axis]) continue;
-      fail_option(function, argument, "have " + text(own) + " tokens on rank " + std::to_string(r),
+      if (size[axis] == all[axis] || size[axis] == count[axis]) continue;
+      fail_option(function, argument, "have " + text(size) + " tokens on rank " + std::to_string(r),
                   text(all) + ", the largest");
     }
     ranks[r].*blocks = TokenBlocks(count[0], count[1], count[2], all[0], all[1], all[2]);
@@ -162,29 +162,29 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
                             const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
                             const Device& device, const Pattern& pattern) {
   const char* const name = kDistributed<kCausal>;
-  PlannedShare own{};
-  mhla::detail::agree(ranks, name, [&](mhla::detail::CallSignature& facts) {
+  PlannedShare planned{};
+  mhla::detail::agree(ranks, name, [&](mhla::detail::CallSignature& signature) {
     if (op.denominator == Denominator::kCrossQuery) {
       fail_option(name, "op", "has a cross-query denominator", "none or key sums");
     }
-    own.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
+    planned.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
     if (pattern.sparse()) fail_option(name, "pattern", "has lists of blocks", "a band");
-    state<D, E, T>(facts, own.problem, device, pattern);
+    state<D, E, T>(signature, planned.problem, device, pattern);
   });
   const RankBlocks blocks{query_blocks, key_blocks};
   std::vector<RankBlocks> all(static_cast<std::size_t>(ranks.size()));
   ranks.agree(std::as_bytes(std::span(&blocks, 1)), std::as_writable_bytes(std::span(all)));
   give_one_size(name, "key_blocks", all, &RankBlocks::keys);
   give_one_size(name, "query_blocks", all, &RankBlocks::queries);
-  own.share = make_share(name, all, ranks.rank(), kCausal, pattern);
-  own.problem.query_blocks = all[static_cast<std::size_t>(ranks.rank())].queries;
-  own.problem.key_blocks = all[static_cast<std::size_t>(ranks.rank())].keys;
-  mhla::detail::agree(ranks, name, [&](mhla::detail::CallSignature& facts) {
-    own.plan = fitting(name, share_plan<D, E>(own.problem, own.share, device), device);
-    facts.add("k", "strides for kernels of architecture", number(own.plan.summary));
-    facts.add("q", "strides for kernels of architecture", number(own.plan.read_out));
+  planned.share = make_share(name, all, ranks.rank(), kCausal, pattern);
+  planned.problem.query_blocks = all[static_cast<std::size_t>(ranks.rank())].queries;
+  planned.problem.key_blocks = all[static_cast<std::size_t>(ranks.rank())].keys;
+  mhla::detail::agree(ranks, name, [&](mhla::detail::CallSignature& signature) {
+    planned.plan = fitting(name, share_plan<D, E>(planned.problem, planned.share, device), device);
+    signature.add("k", "strides for kernels of architecture", number(planned.plan.summary));
+    signature.add("q", "strides for kernels of architecture", number(planned.plan.read_out));
   });
-  return own;
+  return planned;
 }
 
 }  // namespace mhla::cuda::detail

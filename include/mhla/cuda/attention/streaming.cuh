@@ -195,9 +195,9 @@ void Streaming<D, E, T>::prefill(Index first, Index seen, const Inputs<T>& in, T
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned.workspace_bytes);
   StreamingStepParameters tokens = parameters(problem.q, problem.k, problem.v, problem.o, state);
   tokens.first = static_cast<std::int32_t>(first);
-  LaunchCache known;
+  LaunchCache cache;
   run_prefill<kernel_scalar_t<T>, D, E>(planned, problem, tokens, before, begin, device,
-                                        Stream(stream, device.kernels(), known));
+                                        Stream(stream, device.kernels(), cache));
 }
 
 template <int D, int E, DeviceScalar T>
@@ -250,8 +250,8 @@ void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::i
   const auto pairs = static_cast<std::int32_t>(count * heads_);
   using Scalar = kernel_scalar_t<T>;
   if (pairs == 0) return;
-  LaunchCache known;
-  const Stream kernels(stream, Arch::kSm80, known);
+  LaunchCache cache;
+  const Stream kernels(stream, Arch::kSm80, cache);
   if (op_.summaries == Precision::kPair) {
     kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(token, pairs);
   } else {

@@ -36,14 +36,14 @@ template <int D, int E, DeviceScalar T>
 Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
                         Index seen, Index heads, const Operator& op, TensorView<T> out) {
   expect_no_norm(function, in);
-  const Index tokens = in.q.tokens(), room = stream.tokens() - seen;
-  if (seen < 0 || room < 1) {
+  const Index tokens = in.q.tokens(), free_slots = stream.tokens() - seen;
+  if (seen < 0 || free_slots < 1) {
     fail_option(function, "seen", "is " + std::to_string(seen),
                 "0 to " + std::to_string(stream.tokens() - 1));
   }
-  if (tokens < 1 || tokens > room) {
+  if (tokens < 1 || tokens > free_slots) {
     fail_option(function, "in", "has " + std::to_string(tokens) + " tokens",
-                "1 to " + std::to_string(room));
+                "1 to " + std::to_string(free_slots));
   }
   if (in.q.heads() != heads) {
     fail_shape(function, "q", "has " + std::to_string(in.q.heads()) + " heads",

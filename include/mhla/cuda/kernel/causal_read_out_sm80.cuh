@@ -213,15 +213,16 @@ class CausalReadOutSm80 {
 
   /// Computes P of the 64 keys of item n, and adds its row sums.
   static MHLA_DEVICE void weigh_keys(const WorkTile& at, std::int32_t n, float m, Sums& sums) {
-    const bool own = at.keys(n).part == at.part;
+    const bool diagonal = at.keys(n).part == at.part;
     const auto row = static_cast<std::int32_t>(at.lane / 4);
     const auto column = static_cast<std::int32_t>(at.lane % 4 * 2);
     MHLA_CUDA_UNROLL
     for (int group = 0; group < kGroups; ++group) {
-      if (own && group > at.warp) continue;
+      if (diagonal && group > at.warp) continue;
       float scores[2][4] = {};
       multiply_transposed<T>(scores, sums.rows, Rows{at.slot(n)}, 16 * group, at.lane);
-      const std::int32_t last = own && group == at.warp ? row : 16;  // keys of the group that count
+      const std::int32_t last =
+          diagonal && group == at.warp ? row : 16;  // keys of the group that count
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 2; ++j) {
         const std::int32_t key = 8 * j + column;
@@ -274,9 +275,9 @@ class CausalReadOutSm80 {
   }
 
   static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, Sums& sums) {
-    const RowPair own = over_row(sums.denominator);
+    const RowPair intra = over_row(sums.denominator);
     RowPair factors =
-        p.normalization.factors(sums.n, {sums.earlier.x + own.x, sums.earlier.x_8 + own.x_8});
+        p.normalization.factors(sums.n, {sums.earlier.x + intra.x, sums.earlier.x_8 + intra.x_8});
     const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
     const ConsecutiveTokens tokens = at.tokens(at.part * kTokens + 16 * at.warp);
     if (p.norm.normed) {

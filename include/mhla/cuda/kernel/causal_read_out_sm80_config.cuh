@@ -72,9 +72,9 @@ struct CausalReadOutTile {
     std::int32_t index;
   };
   MHLA_DEVICE Keys keys(std::int32_t n) const {
-    const std::uint32_t own = n - 1 - states;
-    return {static_cast<std::int32_t>(own / Config::kKeyItems),
-            static_cast<std::int32_t>(own % Config::kKeyItems)};
+    const std::uint32_t item = n - 1 - states;
+    return {static_cast<std::int32_t>(item / Config::kKeyItems),
+            static_cast<std::int32_t>(item % Config::kKeyItems)};
   }
   MHLA_DEVICE bool is_state(std::int32_t n) const { return n >= 1 && n <= states; }
   MHLA_DEVICE bool is_key(std::int32_t n) const { return n > states && keys(n).index == 0; }

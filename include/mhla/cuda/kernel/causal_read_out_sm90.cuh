@@ -129,11 +129,11 @@ struct CausalReadOutSm90 {
     const std::uint32_t group = ptx::shfl_idx(thread / 128, 0);  // warp-uniform for ptxas
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
-      const std::int32_t own = p.stage.mixing.diagonal(item.block), last = Rings::tiles(p) - 1;
-      const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + own);
+      const std::int32_t diagonal = p.stage.mixing.diagonal(item.block), last = Rings::tiles(p) - 1;
+      const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + diagonal);
       const float left = Tile::kWeighs ? 1 : weight;
       const int column = kTurns ? 0 : static_cast<int>(group) * kColumns;
-      const WorkTile work{thread / 32, thread % 32, column, own > 0, left, item};
+      const WorkTile work{thread / 32, thread % 32, column, diagonal > 0, left, item};
       std::int32_t kept = last;  // the tile of keys at key_value
       MHLA_CUDA_LOOP
       for (std::int32_t tile = last; tile >= 0; --tile) {
@@ -234,11 +234,11 @@ struct CausalReadOutSm90 {
   template <int kTiles>
   static MHLA_DEVICE void add_mixture(const Params& p, const WorkTile& work,
                                       const Fragment<D>& features, const Mixture& mixture,
-                                      RowPair& own, float (&sums)[kTiles][4]) {
+                                      RowPair& denominators, float (&sums)[kTiles][4]) {
     if (!kRotary && p.stage.normalization.denominator == Denominator::kKeySum) {
       const RowPair earlier = row_products<T>(features, mixture.key_sum(), work.lane);
-      own.x += earlier.x;
-      own.x_8 += earlier.x_8;
+      denominators.x += earlier.x;
+      denominators.x_8 += earlier.x_8;
     }
     scale_sums(sums, p.stage.mixtures.scale * work.weight);
     ptx::fence_registers(sums);

@@ -60,8 +60,8 @@ struct CausalSummaries {
   std::uint32_t warp;
   std::uint32_t lane;
 
-  explicit MHLA_DEVICE CausalSummaries(std::uint32_t own)
-      : thread(own), warp(own / 32), lane(own % 32) {}
+  explicit MHLA_DEVICE CausalSummaries(std::uint32_t index)
+      : thread(index), warp(index / 32), lane(index % 32) {}
 
   /// Computes S and z of a block at a shared address. phi(K) and V are zero after the block's
   /// tokens.

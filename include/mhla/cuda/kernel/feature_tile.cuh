@@ -81,7 +81,7 @@ struct FeatureTile {
     }
     map.with_formula([&](auto phi) {
       MHLA_CUDA_UNROLL
-      for (ptx::Words4& own : w) apply<T>(phi, own.x);
+      for (ptx::Words4& words : w) apply<T>(phi, words.x);
     });
     MHLA_CUDA_UNROLL
     for (std::uint32_t n = 0; n < kPiecesPerThread; ++n) turn(w[n], n);

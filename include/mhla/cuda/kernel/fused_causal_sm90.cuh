@@ -173,23 +173,23 @@ class FusedCausalSm90 {
   /// Runs the warps that compute summaries.
   /// \param thread  index among these warps' threads
   static MHLA_DEVICE void summarize(const Params& p, const Rings& rings, std::uint32_t thread) {
-    const Summaries own(thread);
+    const Summaries summaries(thread);
     const std::int32_t blocks = p.stage.query_blocks.blocks();
     const std::int32_t rows = p.stage.query_blocks.slots();
     for_blocks(p, [&](BatchHead, std::int32_t i, const Slots& at) {
-      if (i == Summaries::kRegions) own.replace(p.stage.mixing, blocks);
+      if (i == Summaries::kRegions) summaries.replace(p.stage.mixing, blocks);
       if (i > 0) {
-        const auto mixed = own.mix(i);
+        const auto mixed = summaries.mix(i);
         rings.mixtures.producer_wait(at.mixtures);
-        own.store(Mixture{rings.mixtures.slot(at.mixtures)}, mixed);
-        rings.mixtures.producer_commit(at.mixtures, own.lane);
+        summaries.store(Mixture{rings.mixtures.slot(at.mixtures)}, mixed);
+        rings.mixtures.producer_commit(at.mixtures, summaries.lane);
       }
       rings.key_values.consumer_wait(at.key_values);
       const std::uint32_t keys = rings.key_values.slot(at.key_values);
       FeatureTile<T, D, Summaries::kThreads>{keys, rows, thread}.template map<E>(p.stage.key_map);
       if (thread == 0) ptx::mbarrier_arrive(rings.features.full(at.key_values));
-      if (i + 1 < blocks) own.keep(i, own.sums_of(keys), p.stage.summary_scale);
-      rings.key_values.consumer_release(at.key_values, own.lane);
+      if (i + 1 < blocks) summaries.keep(i, summaries.sums_of(keys), p.stage.summary_scale);
+      rings.key_values.consumer_release(at.key_values, summaries.lane);
     });
   }
 

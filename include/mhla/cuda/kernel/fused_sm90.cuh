@@ -208,14 +208,14 @@ class FusedSm90 {
     SummaryRows<T, D, E> sums{};
     for_boxes(blocks, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
       ring.consumer_wait<2 * kPanels>(at);
-      const bool own = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
-      if (own) {
+      const bool of_team = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
+      if (of_team) {
         sums.add_box(ring, at, work.tile, {blocks, blocks.origin(block), box * rows, rows},
                      p.stage.key_map, work.lane);
       }
       ring.consumer_release<2 * kPanels>(at, work.lane);
       at = at.after(2 * kPanels, ring.count);
-      if (own && box + 1 == p.k_boxes.count()) {
+      if (of_team && box + 1 == p.k_boxes.count()) {
         mixing.keep(sums, block, work.tile);
         sums = {};
       }
@@ -269,10 +269,10 @@ class FusedSm90 {
     float sums[E / 8][4] = {};
     multiply<T>(sums, q, mixing.mixture(queries.block), 0, 0, work.lane);
     Normalization::settle(sums, factors);
-    const WarpTokens own{tokens(static_cast<std::int32_t>(work.lane % 16))};
+    const WarpTokens warp_tokens{tokens(static_cast<std::int32_t>(work.lane % 16))};
     ptx::bar_warp_sync();  // all threads have read the queries, which outputs replace
     write_sums<T>(sums, factors, SharedTile<16, kPanelColumns>{rows.panels[0]},
-                  stage.o.head(queries.pair), stage.o.token_stride, own, work.lane);
+                  stage.o.head(queries.pair), stage.o.token_stride, warp_tokens, work.lane);
   }
 };
 

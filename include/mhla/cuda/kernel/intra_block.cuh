@@ -48,13 +48,13 @@ struct IntraBlockTile {
   std::uint32_t lane;
 
   /// Adds sums += P V and, in every column, totals += row sums of P. `features` holds the warp's 16
-  /// rows of phi(Q), after ptx::fence_registers. `is_own` says that queries and keys are the same
-  /// tile. The warpgroup calls together.
+  /// rows of phi(Q), after ptx::fence_registers. `is_diagonal` says that queries and keys are the
+  /// same tile. The warpgroup calls together.
   MHLA_DEVICE void add(float (&totals)[4], float (&sums)[kTiles][4], const Fragment<D>& features,
-                       bool is_own) const {
+                       bool is_diagonal) const {
     Fragment<64> rounded = weigh(features);
-    if (is_own) {
-      add_own(totals, sums, rounded);
+    if (is_diagonal) {
+      add_diagonal(totals, sums, rounded);
     } else {
       add_earlier(totals, sums, rounded);
     }
@@ -102,24 +102,24 @@ struct IntraBlockTile {
   }
 
   /// Adds the products of the queries' own tile.
-  MHLA_DEVICE void add_own(float (&totals)[4], float (&sums)[kTiles][4],
-                           const Fragment<64>& weights) const {
-    const Values own_values{values};
-    Fragment<16> own{};
+  MHLA_DEVICE void add_diagonal(float (&totals)[4], float (&sums)[kTiles][4],
+                                const Fragment<64>& weights) const {
+    const Values rows{values};
+    Fragment<16> diagonal{};
     MHLA_CUDA_UNROLL
     for (int s = 0; s < 4; ++s) {
       const std::uint32_t* const a = weights.x + 4 * s;
       const auto step = static_cast<std::uint32_t>(s);
       if (step < warp) {
         add_ones(totals, a);
-        multiply_step<T>(sums, a[0], a[1], a[2], a[3], own_values, 16 * step, 0, lane);
+        multiply_step<T>(sums, a[0], a[1], a[2], a[3], rows, 16 * step, 0, lane);
       }
       MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) own.x[i] = step == warp ? a[i] : own.x[i];
+      for (int i = 0; i < 4; ++i) diagonal.x[i] = step == warp ? a[i] : diagonal.x[i];
     }
-    const Fragment<16> lower = lower_triangle(own, lane);
+    const Fragment<16> lower = lower_triangle(diagonal, lane);
     add_ones(totals, lower.x);
-    multiply_lower<T>(sums, lower, own_values, 16 * warp, lane);
+    multiply_lower<T>(sums, lower, rows, 16 * warp, lane);
   }
 
   /// Adds the products of an earlier tile.

@@ -83,13 +83,13 @@ struct KeySumMixing {
     const std::int32_t lead = p.mixing.lead;
     const float* const z = p.in.key_sum + p.in.first(pair, p.columns - lead) * D + column();
     MHLA_CUDA_LOOP
-    for (std::int32_t own = 0; own < kStrip && begin + own < depth; own += kAhead) {
-      const std::int32_t later =
-          p.earlier ? begin + own - p.mixing.diagonal(first) : -kAhead;  // later than the first row
+    for (std::int32_t offset = 0; offset < kStrip && begin + offset < depth; offset += kAhead) {
+      const std::int32_t later = p.earlier ? begin + offset - p.mixing.diagonal(first)
+                                           : -kAhead;  // later than the first row
       float x[kAhead];
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kAhead; ++j) {
-        const std::int64_t b = begin + own + j - lead;
+        const std::int64_t b = begin + offset + j - lead;
         const bool exists = b >= 0 && b < depth - lead;
         x[j] = has_column() && exists ? ptx::ld_global_f32(z + b * D) : 0;
       }
@@ -98,7 +98,7 @@ struct KeySumMixing {
         MHLA_CUDA_UNROLL
         for (int j = 0; j < kAhead; j += 4) {
           const ptx::Words4 m =
-              ptx::ld_shared_v4(shared + static_cast<std::uint32_t>(4 * (kStrip * r + own + j)));
+              ptx::ld_shared_v4(shared + static_cast<std::uint32_t>(4 * (kStrip * r + offset + j)));
           MHLA_CUDA_UNROLL
           for (int k = 0; k < 4; ++k) {
             if (kWhole || later + j + k < r) {

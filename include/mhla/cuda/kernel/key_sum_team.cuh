@@ -47,7 +47,7 @@ struct KeySumTeam {
 
   MHLA_DEVICE void run() const {
     const std::int32_t row = first + kRowsPerWarp * static_cast<std::int32_t>(thread / 32);
-    const std::int32_t depth = end(first, kRows), own_depth = end(row, kRowsPerWarp);
+    const std::int32_t depth = end(first, kRows), warp_depth = end(row, kRowsPerWarp);
     float sums[kRowsPerWarp][kColumnsPerThread] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t b = 0; b < depth; b += kStrip) {
@@ -56,24 +56,24 @@ struct KeySumTeam {
       const bool whole = row + kRowsPerWarp <= p.rows && b + kStrip <= p.end(row);
       if (whole) {
         store_factors<true>(row, b);
-      } else if (b < own_depth) {
+      } else if (b < warp_depth) {
         store_factors<false>(row, b);
       }
       ptx::cp_async_wait_group<0>();
       ptx::bar_sync(3, 32 * kWarps);  // this strip has arrived
       if (whole) {
         add<true>(row, b, sums);
-      } else if (b < own_depth) {
+      } else if (b < warp_depth) {
         add<false>(row, b, sums);
       }
     }
-    const std::uint32_t own = thread % 32 * kColumnsPerThread;
-    const std::int32_t own_pair = pair_of(own);
+    const std::uint32_t team_column = thread % 32 * kColumnsPerThread;
+    const std::int32_t thread_pair = pair_of(team_column);
     float* const to =
-        p.out.key_sum + (std::int64_t{own_pair} * p.rows + row) * D + column + own % D;
+        p.out.key_sum + (std::int64_t{thread_pair} * p.rows + row) * D + column + team_column % D;
     MHLA_CUDA_UNROLL
     for (int r = 0; r < kRowsPerWarp; ++r) {
-      if (own_pair >= pairs || row + r >= p.rows) continue;
+      if (thread_pair >= pairs || row + r >= p.rows) continue;
       MHLA_CUDA_UNROLL
       for (int c = 0; c < kColumnsPerThread; ++c) ptx::st_global_f32(to + r * D + c, sums[r][c]);
     }
@@ -85,8 +85,8 @@ struct KeySumTeam {
     return row < p.rows ? p.end(row + rows < p.rows ? row + rows - 1 : p.rows - 1) : 0;
   }
   /// Returns the pair of a column of the team.
-  MHLA_DEVICE std::int32_t pair_of(std::uint32_t own) const {
-    return pair + static_cast<std::int32_t>(own / D);
+  MHLA_DEVICE std::int32_t pair_of(std::uint32_t team_column) const {
+    return pair + static_cast<std::int32_t>(team_column / D);
   }
   MHLA_DEVICE std::uint32_t factors() const {
     return shared + kSumBytes + thread / 32 * kFactorBytes;
@@ -95,12 +95,13 @@ struct KeySumTeam {
   /// Starts to copy z_b of a strip, with zeros for b that no row uses.
   MHLA_DEVICE void copy_sums(std::int32_t begin, std::int32_t depth) const {
     constexpr int kTogether = 4 * 32 * kWarps / kColumns;  // b per pass of all threads
-    const std::uint32_t own = 4 * thread % kColumns;
+    const std::uint32_t team_column = 4 * thread % kColumns;
     const auto row = static_cast<std::int32_t>(4 * thread / kColumns);
-    const std::int32_t lead = p.mixing.lead, last = pair_of(own) < pairs ? depth : 0;
+    const std::int32_t lead = p.mixing.lead, last = pair_of(team_column) < pairs ? depth : 0;
     const float* const from =
-        p.in.key_sum + (p.in.first(pair_of(own), p.columns - lead) + begin + row - lead) * D +
-        column + own % D;
+        p.in.key_sum +
+        (p.in.first(pair_of(team_column), p.columns - lead) + begin + row - lead) * D + column +
+        team_column % D;
     MHLA_CUDA_UNROLL
     for (std::int32_t i = 0; i < kStrip; i += kTogether) {
       if (row + i >= kStrip) continue;
@@ -121,12 +122,12 @@ struct KeySumTeam {
     ptx::fence_registers(fenced);
     const std::uint32_t lane = fenced[0];
     const std::int32_t b = begin + static_cast<std::int32_t>(lane % kStrip);
-    const std::int32_t own = row + static_cast<std::int32_t>(lane / kStrip);
-    const float* from = p.mixing.row(own) + b;
+    const std::int32_t lane_row = row + static_cast<std::int32_t>(lane / kStrip);
+    const float* from = p.mixing.row(lane_row) + b;
     float m[kRowsPerWarp / 2];
     MHLA_CUDA_UNROLL
     for (int r = 0; r < kRowsPerWarp; r += 2, from += 2 * p.mixing.stride) {
-      m[r / 2] = kWhole || b < p.end(own + r) ? ptx::ld_global_nc_f32(from) : 0;
+      m[r / 2] = kWhole || b < p.end(lane_row + r) ? ptx::ld_global_nc_f32(from) : 0;
     }
     MHLA_CUDA_UNROLL
     for (std::uint32_t r = 0; r < kRowsPerWarp; r += 2) {
@@ -141,16 +142,16 @@ struct KeySumTeam {
                        float (&sums)[kRowsPerWarp][kColumnsPerThread]) const {
     constexpr int kAhead = 4;
     MHLA_CUDA_LOOP
-    for (std::int32_t own = 0; own < kStrip; own += kAhead) {
-      const std::int32_t later =
-          p.earlier ? begin + own - p.mixing.diagonal(row) : -kAhead;  // later than the first row
+    for (std::int32_t offset = 0; offset < kStrip; offset += kAhead) {
+      const std::int32_t later = p.earlier ? begin + offset - p.mixing.diagonal(row)
+                                           : -kAhead;  // later than the first row
       float x[kAhead][kColumnsPerThread];
       MHLA_CUDA_UNROLL
-      for (int k = 0; k < kAhead; ++k) load_columns(own + k, x[k]);
+      for (int k = 0; k < kAhead; ++k) load_columns(offset + k, x[k]);
       MHLA_CUDA_UNROLL
       for (int r = 0; r < kRowsPerWarp; ++r) {
         const ptx::Words4 m =
-            ptx::ld_shared_v4(factors() + static_cast<std::uint32_t>(4 * (kStrip * r + own)));
+            ptx::ld_shared_v4(factors() + static_cast<std::uint32_t>(4 * (kStrip * r + offset)));
         MHLA_CUDA_UNROLL
         for (int k = 0; k < kAhead; ++k) {
           if (!kWhole && later + k >= r) continue;

@@ -48,11 +48,11 @@ struct MixedSumsSm80 {
     float sums[kRows] = {};
     MHLA_CUDA_LOOP
     for (std::int32_t b = 0; b < p.columns; ++b) {
-      const float own = ptx::ld_global_nc_f32(x + std::int64_t{b} * p.width);
+      const float value = ptx::ld_global_nc_f32(x + std::int64_t{b} * p.width);
       MHLA_CUDA_UNROLL
       for (std::int32_t r = 0; r < kRows; ++r) {
         const std::int32_t i = first + r < p.rows ? first + r : p.rows - 1;
-        sums[r] += ptx::ld_global_nc_f32(p.mixing.row(i) + b) * own;
+        sums[r] += ptx::ld_global_nc_f32(p.mixing.row(i) + b) * value;
       }
     }
     MHLA_CUDA_UNROLL

@@ -59,19 +59,19 @@ struct MixingLoads {
     const auto summaries = static_cast<std::uint32_t>(Config::slot_bytes(p.items));
     RingCursor at;
     Config::for_items(p, share, [&](const MixingItem& item) {
-      const std::int32_t own[] = {Config::tile_strips(p, item.row_tile),
-                                  Config::tile_strips(p, item.row_tile + 1)};
+      const std::int32_t tile_strips[] = {Config::tile_strips(p, item.row_tile),
+                                          Config::tile_strips(p, item.row_tile + 1)};
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         std::uint32_t bytes = summaries;
         if (!p.items.stays) {
-          bytes += strip < own[0] ? Config::kTileBytes : 0;
-          bytes += strip < own[1] ? Config::kTileBytes : 0;
+          bytes += strip < tile_strips[0] ? Config::kTileBytes : 0;
+          bytes += strip < tile_strips[1] ? Config::kTileBytes : 0;
         }
         ring.producer_acquire(at, bytes);
         load_summaries(p, item, strip, ring.slot(at), ring.full(at));
         if (!p.items.stays) {
-          load_factors(p, item, own, strip, ring.slot(at) + summaries, ring.full(at));
+          load_factors(p, item, tile_strips, strip, ring.slot(at) + summaries, ring.full(at));
         }
         at = at.after(1, ring.count);
       }
@@ -96,14 +96,14 @@ struct MixingLoads {
     }
   }
 
-  /// Loads a strip of m. Row tile t uses the first own[t] strips.
+  /// Loads a strip of m. Row tile t uses the first tile_strips[t] strips.
   static MHLA_DEVICE void load_factors(const Params& p, const MixingItem& item,
-                                       const std::int32_t (&own)[2], std::int32_t strip,
+                                       const std::int32_t (&tile_strips)[2], std::int32_t strip,
                                        std::uint32_t to, std::uint32_t full) {
     const auto part_bytes = static_cast<std::uint32_t>(Config::factor_bytes(p.items) / kParts);
     MHLA_CUDA_UNROLL
     for (std::int32_t t = 0; t < 2; ++t) {
-      if (strip >= own[t]) continue;
+      if (strip >= tile_strips[t]) continue;
       MHLA_CUDA_UNROLL
       for (std::uint32_t part = 0; part < kParts; ++part) {
         const TensorMap& map = p.maps[4 + part];

@@ -183,9 +183,9 @@ struct MixingSm90 {
     bool turned = false;
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0; first < parts; first += step, turned = !turned) {
-      const std::int32_t own = turned ? step - 1 - block : block;
-      if (first + own >= parts) continue;
-      const std::int32_t upward = parts - 1 - first - own;
+      const std::int32_t offset = turned ? step - 1 - block : block;
+      if (first + offset >= parts) continue;
+      const std::int32_t upward = parts - 1 - first - offset;
       const std::int32_t at = upward % columns;
       KeySums{p.stage,
               p.pairs,
@@ -210,13 +210,13 @@ struct MixingSm90 {
       MHLA_CUDA_LOOP
       for (std::int32_t strip = 0; strip < item.strips; ++strip) {
         ring.consumer_wait(at);
-        const Strip own = strip_at(p, strip, rings, at);
-        if (kParts == 1 && p.items.own_log2 < 2) {  // same rows; two parts take registers
-          own.template add_to<Config::kUnits>(units, p.stage, warp % 4, lane, sums);
+        const Strip loaded = strip_at(p, strip, rings, at);
+        if (kParts == 1 && p.items.tiles_log2 < 2) {  // same rows; two parts take registers
+          loaded.template add_to<Config::kUnits>(units, p.stage, warp % 4, lane, sums);
         } else {
           MHLA_CUDA_UNROLL
           for (int j = 0; j < Config::kUnits; ++j) {
-            own.template add_to<1>(units + j, p.stage, warp % 4, lane, sums + j);
+            loaded.template add_to<1>(units + j, p.stage, warp % 4, lane, sums + j);
           }
         }
         ring.consumer_release(at, lane);
@@ -232,8 +232,8 @@ struct MixingSm90 {
                                 std::uint32_t warp, std::uint32_t lane,
                                 typename Strip::Sums& sums) {
     // The fence keeps addresses from being computed early, since products need the registers.
-    std::uint32_t own[] = {lane};
-    ptx::fence_registers(own);
+    std::uint32_t fenced[] = {lane};
+    ptx::fence_registers(fenced);
     const std::int32_t row = 64 * unit.row_tile + 16 * static_cast<std::int32_t>(warp % 4);
     if (row >= p.stage.rows) return;
     const WarpTile tile = Config::tile(warp);
@@ -243,7 +243,7 @@ struct MixingSm90 {
     MHLA_CUDA_UNROLL
     for (int part = 0; part < kParts; ++part) {
       if (part == 1) keep_rest<T>(sums);
-      store_tiles<T>(sums, {1, 1}, tile, own[0], [&](int column) {
+      store_tiles<T>(sums, {1, 1}, tile, fenced[0], [&](int column) {
         ptx::cp_async_bulk_tensor_store(p.maps[2 + part], {{0, row, panel + column / 64, pair, 0}},
                                         tile.begin);
       });

@@ -26,20 +26,20 @@ struct MixingItem {
 
 /// A unit: 64 rows and 64 or 128 columns of an item.
 struct MixingUnit {
-  std::int32_t row_tile;  ///< counted from the matrix's first
-  std::uint32_t own_row;  ///< counted from the item's first
-  std::uint32_t panel;    ///< counted from the item's first
-  std::int32_t whole;     ///< number of first strips that all its rows use
+  std::int32_t row_tile;    ///< counted from the matrix's first
+  std::uint32_t item_tile;  ///< counted from the item's first
+  std::uint32_t panel;      ///< counted from the item's first
+  std::int32_t whole;       ///< number of first strips that all its rows use
 };
 
 /// Number and size of the items.
 struct MixingItems {
   std::int32_t count;
-  std::int32_t row_tiles;  ///< tiles of 64 rows of the matrix
-  std::int32_t strips;     ///< strips of 64 b
-  std::int32_t own_log2;   ///< an item has 2^own_log2 row tiles: 1, 2 or 4
-  Divisor rows;            ///< number of items that have the same columns
-  bool stays;              ///< items have all rows, and m stays in shared memory
+  std::int32_t row_tiles;   ///< tiles of 64 rows of the matrix
+  std::int32_t strips;      ///< strips of 64 b
+  std::int32_t tiles_log2;  ///< an item has 2^tiles_log2 row tiles: 1, 2 or 4
+  Divisor rows;             ///< number of items that have the same columns
+  bool stays;               ///< items have all rows, and m stays in shared memory
 };
 
 /// Share of a thread block.
@@ -88,14 +88,14 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
 
   /// Panels of a strip of S. slot_bytes() are its bytes, factor_bytes() the bytes of a strip of m.
   static MHLA_HOST_DEVICE constexpr std::int32_t panels(const MixingItems& items) {
-    return kPanels * kItemUnits >> items.own_log2;
+    return kPanels * kItemUnits >> items.tiles_log2;
   }
   static MHLA_HOST_DEVICE constexpr std::int32_t slot_bytes(const MixingItems& items) {
-    return kUnitBytes * kItemUnits >> items.own_log2;
+    return kUnitBytes * kItemUnits >> items.tiles_log2;
   }
   static MHLA_HOST_DEVICE constexpr std::int32_t factor_bytes(const MixingItems& items) {
-    const std::int32_t own = 1 << items.own_log2;
-    return (items.row_tiles < own ? items.row_tiles : own) * kTileBytes;
+    const std::int32_t most = 1 << items.tiles_log2;
+    return (items.row_tiles < most ? items.row_tiles : most) * kTileBytes;
   }
   /// Bytes of a slot of the ring: a strip of S, followed by a strip of m unless m stays.
   static MHLA_HOST_DEVICE constexpr std::int32_t ring_bytes(const MixingItems& items) {
@@ -116,17 +116,18 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     MixingItems items{.count = 0,
                       .row_tiles = (p.rows + 63) / 64,
                       .strips = (p.columns + kStrip - 1) / kStrip,
-                      .own_log2 = 0,
+                      .tiles_log2 = 0,
                       .rows = Divisor(1),
                       .stays = true};
-    while ((1 << items.own_log2) < items.row_tiles && items.own_log2 < 2) ++items.own_log2;
+    while ((1 << items.tiles_log2) < items.row_tiles && items.tiles_log2 < 2) ++items.tiles_log2;
     items.stays = items.row_tiles <= kItemUnits && items.strips <= kMostSlots &&
                   slots(items, items.strips) >= 2;
     if (items.stays) {
       const std::int32_t widest = pairs * kColumnItems;
-      while (items.own_log2 < 2 && widest << items.own_log2 < multiprocessors) ++items.own_log2;
+      while (items.tiles_log2 < 2 && widest << items.tiles_log2 < multiprocessors)
+        ++items.tiles_log2;
     } else {
-      items.own_log2 = 1;
+      items.tiles_log2 = 1;
       items.rows = Divisor((items.row_tiles + 1) / 2);
     }
     items.count = columns(items, pairs) * items.rows.value();
@@ -136,7 +137,7 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
   /// Number of items with the same row tiles.
   static MHLA_HOST_DEVICE constexpr std::int32_t columns(const MixingItems& items,
                                                          std::int32_t pairs) {
-    return pairs * (kColumnItems << items.own_log2);
+    return pairs * (kColumnItems << items.tiles_log2);
   }
   /// Number of strips before the strip of row 0's block.
   static MHLA_HOST_DEVICE constexpr std::int32_t strips_before(const MixingSm90Parameters& p) {
@@ -175,9 +176,9 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
     std::uint32_t turn = 0;
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0; first < items.count; first += share.step, turn ^= 1) {
-      const std::int32_t own = turn == 0 ? share.first : share.step - 1 - share.first;
-      if (first + own >= items.count) continue;
-      const std::int32_t upward = items.count - 1 - first - own;
+      const std::int32_t offset = turn == 0 ? share.first : share.step - 1 - share.first;
+      if (first + offset >= items.count) continue;
+      const std::int32_t upward = items.count - 1 - first - offset;
       const std::int32_t at = items.rows.quotient(upward);
       visit(item(p, at, upward - at * items.rows.value(), turn));
     }
@@ -189,19 +190,19 @@ struct MixingSm90Config : PersistentConfig<128, 128, true> {
                                                     std::uint32_t index) {
     const MixingItems& items = p.items;
     const std::uint32_t number = (group ^ item.turn) + kWarpgroups * index;
-    const std::uint32_t own = number & ((1u << items.own_log2) - 1);
-    const std::int32_t row = item.row_tile + static_cast<std::int32_t>(own);
-    const std::uint32_t panel = (number >> items.own_log2) * kPanels;
+    const std::uint32_t item_tile = number & ((1u << items.tiles_log2) - 1);
+    const std::int32_t row = item.row_tile + static_cast<std::int32_t>(item_tile);
+    const std::uint32_t panel = (number >> items.tiles_log2) * kPanels;
     const std::int32_t diagonal = p.stage.earlier ? strips_before(p) + row : item.strips;
     const std::int32_t whole = diagonal < item.strips ? diagonal : item.strips;
-    return {row, own, panel, row < items.row_tiles ? whole : 0};
+    return {row, item_tile, panel, row < items.row_tiles ? whole : 0};
   }
 
  private:
   /// The item of columns `at` (counted through all pairs) and group `group` of rows.
   static MHLA_HOST_DEVICE constexpr MixingItem item(const MixingSm90Parameters& p, std::int32_t at,
                                                     std::int32_t group, std::uint32_t turn) {
-    const std::int32_t log2 = p.items.own_log2;
+    const std::int32_t log2 = p.items.tiles_log2;
     return {at * panels(p.items), group << log2, strips(p, (group + 1) << log2), turn};
   }
 };

@@ -51,16 +51,16 @@ struct MixingStrip {
       float m[kAhead][2];
       MHLA_CUDA_UNROLL
       for (std::int32_t r = 0; r < kAhead; ++r, from += step * p.mixing.stride) {
-        const std::int32_t own = first + step * r;
-        const std::int32_t end = own < rows ? p.end(own) : 0;
+        const std::int32_t row = first + step * r;
+        const std::int32_t end = row < rows ? p.end(row) : 0;
         m[r][0] = b < end ? ptx::ld_global_nc_f32(from) : 0;
         m[r][1] = b + 1 < end ? ptx::ld_global_nc_f32(from + 1) : 0;
       }
       MHLA_CUDA_UNROLL
       for (std::int32_t r = 0; r < kAhead; ++r) {
-        const auto own = static_cast<std::uint32_t>(first + step * r);
+        const auto row = static_cast<std::uint32_t>(first + step * r);
         if (first + step * r >= rows) continue;
-        const std::uint32_t to = BoxPanel{factors}.piece(own, lane / 4) + lane % 4 * 4;
+        const std::uint32_t to = BoxPanel{factors}.piece(row, lane / 4) + lane % 4 * 4;
         const Parts parts = parts_of<T>(m[r][0], m[r][1]);
         ptx::st_shared(to, parts.high);
         if constexpr (kParts == 2) ptx::st_shared(to + factor_part, parts.low);
@@ -74,17 +74,17 @@ struct MixingStrip {
   MHLA_DEVICE void add_to(const MixingUnit* units, const MixingParameters& p, std::uint32_t warp,
                           std::uint32_t lane, Sums* sums) const {
     // The fence keeps addresses from being computed early, since sums need the registers.
-    std::uint32_t own[] = {lane};
-    ptx::fence_registers(own);
+    std::uint32_t fenced[] = {lane};
+    ptx::fence_registers(fenced);
     const std::int32_t whole = units->whole;
     if (index >= whole) {
       if (!p.earlier || index != whole) return;
       MHLA_CUDA_UNROLL
-      for (int j = 0; j < kCount; ++j) add_diagonal(units[j], p.rows, warp, own[0], sums[j]);
+      for (int j = 0; j < kCount; ++j) add_diagonal(units[j], p.rows, warp, fenced[0], sums[j]);
     } else if (index == 0) {
-      add_whole<kCount, 0>(units, warp, own[0], sums);
+      add_whole<kCount, 0>(units, warp, fenced[0], sums);
     } else {
-      add_whole<kCount, 1>(units, warp, own[0], sums);
+      add_whole<kCount, 1>(units, warp, fenced[0], sums);
     }
   }
 
@@ -158,15 +158,15 @@ struct MixingStrip {
       for (std::uint32_t column = 0; column < kTiles / 4; ++column) {  // 32 columns each
         ptx::Words4 b[kParts][2];
         load_summaries(unit, step, column, lane, b);
-        float(&own)[4][4] = reinterpret_cast<float(&)[4][4]>(sums[4 * column]);
+        float(&tiles)[4][4] = reinterpret_cast<float(&)[4][4]>(sums[4 * column]);
         if (step == warp && any_not_finite<T>(b)) {
-          multiply_earlier<T>(own, m[0], m[1], b, lane);
+          multiply_earlier<T>(tiles, m[0], m[1], b, lane);
           continue;
         }
-        multiply_add(own, m[0], b[0]);
+        multiply_add(tiles, m[0], b[0]);
         if constexpr (kParts == 2) {
-          multiply_add(own, m[1], b[0]);
-          multiply_add(own, m[0], b[1]);
+          multiply_add(tiles, m[1], b[0]);
+          multiply_add(tiles, m[0], b[1]);
         }
       }
     }
@@ -180,7 +180,7 @@ struct MixingStrip {
     MHLA_CUDA_UNROLL
     for (int part = 0; part < kParts; ++part) {
       m[part] = ptx::ldmatrix_x4(BoxPanel{factors + part * factor_part}.piece(
-          64 * unit.own_row + 16 * warp + at.row, 2 * step + at.piece));
+          64 * unit.item_tile + 16 * warp + at.row, 2 * step + at.piece));
     }
   }
 

@@ -51,17 +51,17 @@ struct SummaryArray {
   float scale = 1;      ///< summary_scale
   /// Blocks from one pair to the next, if the array has more blocks than the kernel reads; 0 means
   /// M. A stream's state has more, and so has a rank of several (launch/share.cuh).
-  std::int32_t room = 0;
+  std::int32_t capacity = 0;
 
   /// Index of the first block of a pair.
   MHLA_HOST_DEVICE constexpr std::int64_t first(std::int64_t pair, std::int32_t blocks) const {
-    return pair * (room != 0 ? room : blocks);
+    return pair * (capacity != 0 ? capacity : blocks);
   }
-  /// The blocks of each pair from `block` on. `room` must not be 0.
+  /// The blocks of each pair from `block` on. `capacity` must not be 0.
   template <int D, int E>
   constexpr SummaryArray from(std::int64_t block) const {
     return {high + block * (2 * D * E), low + block * (2 * D * E),
-            key_sum != nullptr ? key_sum + block * D : nullptr, scale, room};
+            key_sum != nullptr ? key_sum + block * D : nullptr, scale, capacity};
   }
 };
 

@@ -94,8 +94,8 @@ MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::i
   MHLA_CUDA_LOOP
   for (auto i = static_cast<std::int32_t>(ptx::ctaid_x()); i < items;
        i += static_cast<std::int32_t>(ptx::nctaid_x())) {
-    const std::int32_t batch = i / of_batch, own = i % of_batch;
-    const std::int32_t block = own / heads, head = own % heads;
+    const std::int32_t batch = i / of_batch, in_batch = i % of_batch;
+    const std::int32_t block = in_batch / heads, head = in_batch % heads;
     visit(Item{batch * heads + head, block, {batch, head}, blocks.origin(block)});
   }
 }

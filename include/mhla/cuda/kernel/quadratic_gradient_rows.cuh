@@ -169,16 +169,16 @@ struct QuadraticGradientRows {
   /// Loads rows of o if there is a denominator. It runs while the copies are in flight, so that
   /// both latencies overlap.
   MHLA_DEVICE Outputs load_outputs(const Params& p, BatchHead pair) const {
-    Outputs own;
+    Outputs outputs;
     const unsigned char* const o = p.out.head(pair);
     MHLA_CUDA_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
       const std::int32_t token = query_tokens()(row_of(pass));
       const bool reads = token >= 0 && p.normalization.denominator == Denominator::kKeySum;
-      own.rows[pass] =
+      outputs.rows[pass] =
           Row::Words::load(reads ? o + token * p.out.token_stride : nullptr, thread % 8);
     }
-    return own;
+    return outputs;
   }
 
   /// Replaces dO by dN and computes c, for the rows of the thread's group of eight.
@@ -186,14 +186,14 @@ struct QuadraticGradientRows {
     const bool key_sums = p.normalization.denominator == Denominator::kKeySum;
     const std::uint32_t sharer = thread % 8;
     const auto words_of = [&](Rows rows, std::int32_t row) {
-      typename Row::Words own{};
+      typename Row::Words words{};
       MHLA_CUDA_UNROLL
       for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
         if (!Row::has(i, sharer)) continue;
-        own.pieces[i] =
+        words.pieces[i] =
             ptx::ld_shared_v4(rows.piece(static_cast<std::uint32_t>(row), 8 * i + sharer));
       }
-      return own;
+      return words;
     };
     MHLA_CUDA_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {

@@ -100,9 +100,9 @@ class QuadraticGradientSm80 {
   /// Loads and maps the rows of a pair, and prefetches the next pair's into L2.
   static MHLA_DEVICE void prepare(const Params& p, const Shared& at, std::int32_t pair,
                                   std::int32_t next) {
-    const BatchHead own = batch_head(pair, p.heads);
-    at.load(p, own);
-    const typename Shared::Outputs outputs = at.load_outputs(p, own);
+    const BatchHead head = batch_head(pair, p.heads);
+    at.load(p, head);
+    const typename Shared::Outputs outputs = at.load_outputs(p, head);
     if (next < p.pairs) at.prefetch(p, batch_head(next, p.heads));
     ptx::cp_async_wait_group<0>();
     at.map_rows(p.query_map, at.queries(), at.query_tokens());
@@ -118,9 +118,9 @@ class QuadraticGradientSm80 {
                                            std::int32_t row) {
     const Fragment<D> q = load_rows(at.queries(), row, at.lane);
     const Fragment<D> dn = load_rows(at.gradients(), row, at.lane);
-    const auto own = row + static_cast<std::int32_t>(at.lane / 4);
-    const float c = ptx::ld_shared_f32(at.weight(own));
-    const float c_8 = ptx::ld_shared_f32(at.weight(own + 8));
+    const auto query = row + static_cast<std::int32_t>(at.lane / 4);
+    const float c = ptx::ld_shared_f32(at.weight(query));
+    const float c_8 = ptx::ld_shared_f32(at.weight(query + 8));
     const std::int32_t block = p.queries.block_of(row), block_8 = p.queries.block_of(row + 8);
     const std::int32_t last = p.keys.blocks.blocks() - 1;
     float dq[kTiles][4] = {};
@@ -161,13 +161,13 @@ class QuadraticGradientSm80 {
   static MHLA_DEVICE void add_sums(const Shared& at, std::int32_t row, std::int32_t b,
                                    RowPair sums) {
     const bool second = at.lane >= 16;
-    float own = second ? sums.x_8 : sums.x;
-    own += ptx::shfl_bfly(second ? sums.x : sums.x_8, 16);
+    float sum = second ? sums.x_8 : sums.x;
+    sum += ptx::shfl_bfly(second ? sums.x : sums.x_8, 16);
     MHLA_CUDA_UNROLL
-    for (std::uint32_t mask = 1; mask < 16; mask *= 2) own += ptx::shfl_bfly(own, mask);
+    for (std::uint32_t mask = 1; mask < 16; mask *= 2) sum += ptx::shfl_bfly(sum, mask);
     if (at.lane % 16 != 0) return;
     const std::uint32_t to = at.sum(row / 8 + (second ? 1 : 0), b);
-    ptx::st_shared_f32(to, ptx::ld_shared_f32(to) + own);
+    ptx::st_shared_f32(to, ptx::ld_shared_f32(to) + sum);
   }
 
   /// Computes dk and dv of 16 keys.

@@ -136,8 +136,8 @@ class QuadraticSm80 {
     const auto query = static_cast<std::int32_t>(index % parts(p)) * Config::kQueries;
     std::int32_t parts_of_keys = (p.key_blocks.tokens() - 1) / Config::kKeys + 1;
     if (Causal) {
-      const std::int32_t own = query / Config::kKeys + Config::kQueries / Config::kKeys;
-      parts_of_keys = own < parts_of_keys ? own : parts_of_keys;
+      const std::int32_t causal_parts = query / Config::kKeys + Config::kQueries / Config::kKeys;
+      parts_of_keys = causal_parts < parts_of_keys ? causal_parts : parts_of_keys;
     }
     const std::int64_t numbers =
         std::int64_t{p.query_blocks.blocks()} * Config::pitch(p.key_blocks.blocks());
@@ -202,10 +202,10 @@ class QuadraticSm80 {
   static MHLA_DEVICE void add_keys(const Params& p, const WorkTile& at, std::int32_t n,
                                    Sums& sums) {
     if constexpr (Causal) {
-      const std::int32_t own = (at.query + at.row()) / 16 - (n - 1) * kGroups;
+      const std::int32_t diagonal = (at.query + at.row()) / 16 - (n - 1) * kGroups;
       MHLA_CUDA_LOOP
-      for (std::int32_t group = 0; group < kGroups && group <= own; ++group) {
-        add_group(p, at, n, group, group == own, sums);
+      for (std::int32_t group = 0; group < kGroups && group <= diagonal; ++group) {
+        add_group(p, at, n, group, group == diagonal, sums);
       }
     } else {
       constexpr std::int32_t kTogether = D == 72 ? 1 : kGroups;  // limited by registers

@@ -92,8 +92,8 @@ struct QuadraticSm90 {
     p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     const auto find = [&](const TokenBlocks& blocks, const ConstTokenTensor& tensor, int width,
-                          TokenBoxes& own, TensorBox& box) {
-      return TokenBoxes::find(blocks, tensor, width, heads, batch, blocks.slots(), own, box);
+                          TokenBoxes& boxes, TensorBox& box) {
+      return TokenBoxes::find(blocks, tensor, width, heads, batch, blocks.slots(), boxes, box);
     };
     return p.slots.key_values >= 2 && find(p.strips, stage.q, D, p.q_boxes, boxes[0]) &&
            find(p.parts, stage.k, D, p.k_boxes, boxes[1]) &&
@@ -218,22 +218,23 @@ struct QuadraticSm90 {
   /// Number of slots of keys that the thread block processes.
   static MHLA_DEVICE std::int32_t slots_of_all_items(const Params& p) {
     const std::int32_t items = p.pairs * p.strips.blocks();
-    const auto own = static_cast<std::int32_t>(ptx::ctaid_x());
-    return ((items - own - 1) / static_cast<std::int32_t>(ptx::nctaid_x()) + 1) * p.parts.blocks();
+    const auto thread_block = static_cast<std::int32_t>(ptx::ctaid_x());
+    return ((items - thread_block - 1) / static_cast<std::int32_t>(ptx::nctaid_x()) + 1) *
+           p.parts.blocks();
   }
 
   /// Computes the warp's part of phi(K) of a slot.
   static MHLA_DEVICE void map_keys(const Params& p, const Rings& rings, RingCursor at,
                                    const WorkTile& work) {
     constexpr std::uint32_t kStep = Config::kConsumers * 32;
-    const std::uint32_t own = rings.key_values.slot(at) + 16 * work.thread;
+    const std::uint32_t piece = rings.key_values.slot(at) + 16 * work.thread;
     rings.key_values.consumer_wait(at);
     p.stage.key_map.with_formula([&](auto phi) {
       MHLA_CUDA_UNROLL
       for (std::uint32_t i = 0; i < Config::kKeys * D / 8 / kStep; ++i) {
-        ptx::Words4 w = ptx::ld_shared_v4(own + 16 * kStep * i);
+        ptx::Words4 w = ptx::ld_shared_v4(piece + 16 * kStep * i);
         apply<T>(phi, w.x);
-        ptx::st_shared_v4(own + 16 * kStep * i, w);
+        ptx::st_shared_v4(piece + 16 * kStep * i, w);
       }
     });
     ptx::fence_proxy_async();

@@ -220,14 +220,14 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::store_cross_sums(cons
   const float* const m = p.mixing.row(at.block);
   const std::int32_t width = p.blocks.slots();
   MHLA_CUDA_LOOP
-  for (auto own = static_cast<std::int32_t>(at.thread); own < 16 * at.strips; own += kThreads) {
-    const bool filled = at.tokens(0)(own) >= 0;
-    const float* const s = p.scores + at.scores + at.slot + own;
+  for (auto row = static_cast<std::int32_t>(at.thread); row < 16 * at.strips; row += kThreads) {
+    const bool filled = at.tokens(0)(row) >= 0;
+    const float* const s = p.scores + at.scores + at.slot + row;
     float sum = 0;
     for (std::int32_t b = 0; b < (filled ? p.blocks.blocks() : 0); ++b) {
       sum += ptx::ld_global_nc_f32(m + b) * ptx::ld_global_f32(s + std::int64_t{b} * width);
     }
-    ptx::st_shared_f32(at.denominators() + 4 * own, sum);
+    ptx::st_shared_f32(at.denominators() + 4 * row, sum);
   }
 }
 

@@ -64,8 +64,8 @@ struct ReadOutTile {
   MHLA_DEVICE Mixture mixture(int part) const { return {shared + part * Mixture::kBytes}; }
   /// Stage of a strip: warp, warp + kWarps, ...
   MHLA_DEVICE Strip stage(std::int32_t strip) const {
-    const std::int32_t own = warp * Config::kStages + strip / Config::kWarps % Config::kStages;
-    return {shared + Config::kStrips + own * Strip::kBytes};
+    const std::int32_t index = warp * Config::kStages + strip / Config::kWarps % Config::kStages;
+    return {shared + Config::kStrips + index * Strip::kBytes};
   }
   MHLA_DEVICE ListedTokens tokens(std::int32_t strip) const {
     return {shared + Config::kTokens, 16 * strip};

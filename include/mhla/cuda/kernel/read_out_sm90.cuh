@@ -289,9 +289,9 @@ struct ReadOutSm90 {
     MHLA_CUDA_LOOP
     for (auto b = static_cast<std::int32_t>(work.lane % 4); b < blocks; b += 4) {
       const float m = ptx::ld_global_nc_f32(weights + b);
-      const float* const own = scores + static_cast<std::int64_t>(b) * slots;
-      if (tokens.token >= 0) sum.x += m * ptx::ld_global_f32(own);
-      if (tokens.token_8 >= 0) sum.x_8 += m * ptx::ld_global_f32(own + 8);
+      const float* const score = scores + static_cast<std::int64_t>(b) * slots;
+      if (tokens.token >= 0) sum.x += m * ptx::ld_global_f32(score);
+      if (tokens.token_8 >= 0) sum.x_8 += m * ptx::ld_global_f32(score + 8);
     }
     return over_row(sum);
   }

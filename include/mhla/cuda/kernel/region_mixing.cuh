@@ -84,9 +84,9 @@ MHLA_DEVICE void mix_regions(Regions regions, const MixingOperand<kSteps>& m, st
       MHLA_CUDA_UNROLL
       for (int s = 0; s < kSteps; ++s) {
         const std::uint32_t region = 16 * s + from.row;
-        const std::uint32_t own = address(region, first + u * kWarps, from.piece);
+        const std::uint32_t source = address(region, first + u * kWarps, from.piece);
         // Zeros in the banks of the absent region.
-        b[u][s] = ptx::ldmatrix_x4_trans(region < columns ? own : zeros + own % 128);
+        b[u][s] = ptx::ldmatrix_x4_trans(region < columns ? source : zeros + source % 128);
       }
     }
     ptx::bar_warp_sync();  // all threads have read the numbers that are replaced
@@ -140,10 +140,10 @@ struct VectorMixing {
     for (int o = 0; o < kSums; ++o) {
       sums[o] = 0;
       if (vector(o) >= rows) continue;
-      const std::uint32_t own = number(o) < kWidth ? number(o) : kWidth - 1;
+      const std::uint32_t index = number(o) < kWidth ? number(o) : kWidth - 1;
       for (std::uint32_t b = 0; b < columns; ++b) {
         sums[o] += ptx::ld_global_nc_f32(m + vector(o) * stride + b) *
-                   ptx::ld_shared_f32(vectors + (b * kWidth + own) * 4);
+                   ptx::ld_shared_f32(vectors + (b * kWidth + index) * 4);
       }
     }
   }

@@ -34,8 +34,8 @@ struct ScoreProductParameters {
   std::int32_t heads;
   std::int32_t pairs;
   std::int32_t chunks;  ///< chunks of pairs
-  bool own;
-  float* parts;  ///< [chunks row_parts(), Mq, Mk]; with `own` [.., Mq]
+  bool intra;
+  float* parts;  ///< [chunks row_parts(), Mq, Mk]; with `intra` [.., Mq]
 
   static constexpr std::int32_t kRows = 64;
   static constexpr std::int32_t kMostBlocks = 32;  ///< blocks of keys
@@ -44,7 +44,9 @@ struct ScoreProductParameters {
     return (query_blocks.slots() - 1) / kRows + 1;
   }
   /// Coefficients per block of queries.
-  MHLA_HOST_DEVICE constexpr std::int32_t columns() const { return own ? 1 : key_blocks.blocks(); }
+  MHLA_HOST_DEVICE constexpr std::int32_t columns() const {
+    return intra ? 1 : key_blocks.blocks();
+  }
   /// Warps per chunk.
   MHLA_HOST_DEVICE constexpr std::int32_t items() const {
     return query_blocks.blocks() * row_parts();
@@ -113,12 +115,12 @@ struct ScoreProductsSm80 {
     const std::uint32_t lane = ptx::tid_x() % 32;
     const BatchHead head = batch_head(pair, p.heads);
     const BlockOrigin queries = p.query_blocks.origin(query_block);
-    const std::int32_t own = row + static_cast<std::int32_t>(lane / 4);
+    const std::int32_t query = row + static_cast<std::int32_t>(lane / 4);
     const auto at = [&](const ConstTokenTensor& x, std::int32_t t) {
       return t >= 0 ? x.head(head) + t * x.token_stride : nullptr;
     };
-    const std::int32_t t = token_of(p.query_blocks, queries, own);
-    const std::int32_t t_8 = token_of(p.query_blocks, queries, own + 8);
+    const std::int32_t t = token_of(p.query_blocks, queries, query);
+    const std::int32_t t_8 = token_of(p.query_blocks, queries, query + 8);
     const RowPiecesPair<D> q{RowPieces<D>::load(at(p.q, t), lane),
                              RowPieces<D>::load(at(p.q, t_8), lane)};
     const RowPiecesPair<E> dn{RowPieces<E>::load(at(p.dn, t), lane),
@@ -128,14 +130,14 @@ struct ScoreProductsSm80 {
       const float* const weights =
           p.weights +
           (std::int64_t{pair} * p.query_blocks.blocks() + query_block) * p.query_blocks.slots();
-      if (t >= 0) c = ptx::ld_global_nc_f32(weights + own);
-      if (t_8 >= 0) c_8 = ptx::ld_global_nc_f32(weights + own + 8);
+      if (t >= 0) c = ptx::ld_global_nc_f32(weights + query);
+      if (t_8 >= 0) c_8 = ptx::ld_global_nc_f32(weights + query + 8);
     }
     const std::int32_t end =
-        p.own && row + 16 < p.key_blocks.slots() ? row + 16 : p.key_blocks.slots();
+        p.intra && row + 16 < p.key_blocks.slots() ? row + 16 : p.key_blocks.slots();
     MHLA_CUDA_LOOP
     for (std::int32_t b = 0; b < p.columns(); ++b) {
-      const BlockOrigin keys = p.key_blocks.origin(p.own ? query_block : b);
+      const BlockOrigin keys = p.key_blocks.origin(p.intra ? query_block : b);
       float sum = 0;
       MHLA_CUDA_LOOP
       for (std::int32_t column = 0; column < end; column += 8) {
@@ -149,8 +151,8 @@ struct ScoreProductsSm80 {
         MHLA_CUDA_UNROLL
         for (int i = 0; i < 2; ++i) {  // scores of empty slots are 0
           const std::int32_t slot = column + static_cast<std::int32_t>(lane % 4 * 2) + i;
-          if (!p.own || slot <= own) sum += scores[i] * (gradients[i] + c);
-          if (!p.own || slot <= own + 8) sum += scores[i + 2] * (gradients[i + 2] + c_8);
+          if (!p.intra || slot <= query) sum += scores[i] * (gradients[i] + c);
+          if (!p.intra || slot <= query + 8) sum += scores[i + 2] * (gradients[i + 2] + c_8);
         }
       }
       MHLA_CUDA_UNROLL

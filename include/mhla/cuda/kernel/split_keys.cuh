@@ -45,13 +45,13 @@ struct MixingRows {
     const std::int32_t query = first + static_cast<std::int32_t>(lane % 16);
     const std::int32_t last = p.query_blocks.tokens() - 1;
     const std::int32_t block = p.query_blocks.block_of(query < last ? query : last);
-    const auto own = reinterpret_cast<std::uintptr_t>(p.mixing.row(block));
+    const auto pointer = reinterpret_cast<std::uintptr_t>(p.mixing.row(block));
     MixingRows rows;
     MHLA_CUDA_UNROLL
     for (std::uint32_t i = 0; i < 2; ++i) {
       const std::uint32_t row = lane / 4 + 8 * i;
-      const std::uint64_t low = ptx::shfl_idx(static_cast<std::uint32_t>(own), row);
-      const std::uint64_t high = ptx::shfl_idx(static_cast<std::uint32_t>(own >> 32), row);
+      const std::uint64_t low = ptx::shfl_idx(static_cast<std::uint32_t>(pointer), row);
+      const std::uint64_t high = ptx::shfl_idx(static_cast<std::uint32_t>(pointer >> 32), row);
       rows.x[i] = reinterpret_cast<const float*>(high << 32 | low);
     }
     return rows;
@@ -88,8 +88,8 @@ struct SplitKeys {
     SplitKeys keys{};
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const auto own = static_cast<std::int32_t>(lane / 4) + 8 * i;
-      const unsigned char* const from = row(p.k, first + own) + lane % 4 * 16;
+      const auto key = static_cast<std::int32_t>(lane / 4) + 8 * i;
+      const unsigned char* const from = row(p.k, first + key) + lane % 4 * 16;
       MHLA_CUDA_UNROLL
       for (int s = 0; s < D / 32; ++s) keys.k[i][s] = ptx::ld_global_nc_v4(from + 64 * s);
     }
@@ -105,8 +105,8 @@ struct SplitKeys {
   /// Loads m of these keys. All threads of the warp call together.
   MHLA_DEVICE void load_mixing(const DirectParameters& p, const MixingRows& rows,
                                std::int32_t first, std::uint32_t lane) {
-    const std::int32_t own = existing(p, first + static_cast<std::int32_t>(lane % 16));
-    const WarpTokens block_of{p.key_blocks.block_of(own)};
+    const std::int32_t token = existing(p, first + static_cast<std::int32_t>(lane % 16));
+    const WarpTokens block_of{p.key_blocks.block_of(token)};
     std::int32_t block[4];
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 4; ++i) block[i] = block_of(value_row(i, lane));
@@ -144,8 +144,8 @@ struct SplitKeys {
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 4; ++i) {
       const float* const score = scores[i / 2] + i % 2 * 2;
-      const float* const own = m[i % 2] + i / 2 * 2;
-      a[i] = ptx::pack<T>(score[0] * own[0], score[1] * own[1]);
+      const float* const weight = m[i % 2] + i / 2 * 2;
+      a[i] = ptx::pack<T>(score[0] * weight[0], score[1] * weight[1]);
     }
     const std::uint32_t one = ptx::pack<T>(1, 1);
     ptx::mma_m16n8k16<T>(sums.den, a[0], a[1], a[2], a[3], one, one);

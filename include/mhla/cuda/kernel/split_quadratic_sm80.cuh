@@ -191,16 +191,17 @@ class SplitQuadraticSm80 {
   /// Writes outputs. A warp has 32 columns at a time of rows g and g + 8, a thread two columns of
   /// one row.
   static MHLA_DEVICE void write(const DirectParameters& stage, const WorkTile& at) {
-    constexpr std::uint32_t kStrips = D / 32, kOwn = 8 * kStrips / kWarps;
-    static_assert(kOwn == 1 || kOwn == kStrips, "a warp has one g");
-    const std::uint32_t g = at.warp * kOwn / kStrips, t = at.lane % 8, half = at.lane / 8 % 2;
+    constexpr std::uint32_t kStrips = D / 32, kStripsPerWarp = 8 * kStrips / kWarps;
+    static_assert(kStripsPerWarp == 1 || kStripsPerWarp == kStrips, "a warp has one g");
+    const std::uint32_t g = at.warp * kStripsPerWarp / kStrips, t = at.lane % 8,
+                        half = at.lane / 8 % 2;
     const std::uint32_t row = g + 8 * half;
     const float factor = stage.normalization.factor(denominator(at, row));
     const std::int32_t query = at.query + static_cast<std::int32_t>(row);
     const bool odd = t % 2 != 0;
     MHLA_CUDA_UNROLL
-    for (std::uint32_t i = 0; i < kOwn; ++i) {
-      const std::uint32_t strip = kOwn == 1 ? at.warp % kStrips : i;
+    for (std::uint32_t i = 0; i < kStripsPerWarp; ++i) {
+      const std::uint32_t strip = kStripsPerWarp == 1 ? at.warp % kStrips : i;
       const std::uint32_t c = strip % 2 * 2 + at.lane / 16;
       const std::uint32_t from = at.shared + (strip / 2 * 8 + t) * kTileBytes + (4 * g + c) * 16;
       float x = 0, y = 0;  // columns t and t + 8 of 16 c..

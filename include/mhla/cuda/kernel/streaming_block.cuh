@@ -38,7 +38,7 @@ class StreamingBlock {
   static constexpr int kColumns = Place::kColumns;
   static constexpr int kPieces = Place::kPieces;
   static constexpr int kGroups = Place::kGroups;
-  static constexpr int kOwnPieces = (D / 8 + 7) / 8;                  // pieces of a key per thread
+  static constexpr int kPiecesPerThread = (D / 8 + 7) / 8;            // pieces of a key per thread
   static constexpr int kRowTiles = ((D + 15) / 16 - 1) / kWarps + 1;  // row tiles of S_i per warp
   static constexpr int kStep = 16;  // rows that are weighed or multiplied together
   static_assert(kStep == kThreads / 8);
@@ -75,13 +75,13 @@ class StreamingBlock {
   /// after the token's own are zeros, up to a multiple of kStep rows.
   MHLA_DEVICE void copy_chunk(const Params& p, StreamPosition now, std::int32_t first) const {
     const std::int64_t row = at_.pair * p.blocks.slots() + first;
-    const std::int32_t own = now.slot - first, rows = (own / kStep + 1) * kStep;
+    const std::int32_t token_row = now.slot - first, rows = (token_row / kStep + 1) * kStep;
     const auto copy = [&](auto tile, const unsigned char* begin, std::int64_t stride) {
       const auto act = [&](std::uint32_t to, std::uint32_t piece, std::int32_t token) {
         const auto j = static_cast<std::int32_t>(to);
-        if (j != own && j < rows) copy_piece(tile, to, piece, begin, stride, token);
+        if (j != token_row && j < rows) copy_piece(tile, to, piece, begin, stride, token);
       };
-      for_pieces<kThreads, decltype(tile)>(ConsecutiveTokens{0, own}, at_.thread, act);
+      for_pieces<kThreads, decltype(tile)>(ConsecutiveTokens{0, token_row}, at_.thread, act);
     };
     copy(keys(), p.state.keys + row * (2 * D), 2 * D);
     copy(values(), p.state.values + row * (2 * E) + at_.slice * (2 * kColumns), 2 * E);
@@ -90,7 +90,7 @@ class StreamingBlock {
 
   /// Stores the token's own key and value in the chunk, if that contains them. The threads that put
   /// them into shared memory do so: those of warp 0 for the value, of warp 1 for the key.
-  MHLA_DEVICE void put_own(std::int32_t row) const {
+  MHLA_DEVICE void put_token(std::int32_t row) const {
     if (row >= kKeys) return;
     const std::uint32_t lane = at_.thread % 32, warp = at_.thread / 32;
     const auto j = static_cast<std::uint32_t>(row);
@@ -106,21 +106,21 @@ class StreamingBlock {
   /// sum of the weights that the thread wrote.
   MHLA_DEVICE float weigh_keys(std::int32_t end, float m) const {
     const std::uint32_t member = at_.thread % 8;
-    ptx::Words4 q[kOwnPieces];
+    ptx::Words4 q[kPiecesPerThread];
     MHLA_CUDA_UNROLL
-    for (int o = 0; o < kOwnPieces; ++o) {
+    for (int o = 0; o < kPiecesPerThread; ++o) {
       const std::uint32_t piece = o * 8 + member;
       q[o] = {};
       if (piece < kKeyPieces) q[o] = ptx::ld_shared_v4(query() + piece * 16);
     }
-    float own = 0;
+    float per_thread = 0;
     MHLA_CUDA_UNROLL
     for (std::int32_t row = 0; row < kKeys; row += kStep) {
       if (row > end) break;  // the same in all threads, so that shuffles are complete
       const std::uint32_t j = static_cast<std::uint32_t>(row) + at_.thread / 8;
       float weight = 0;
       MHLA_CUDA_UNROLL
-      for (int o = 0; o < kOwnPieces; ++o) {
+      for (int o = 0; o < kPiecesPerThread; ++o) {
         const std::uint32_t piece = o * 8 + member;
         if (piece >= kKeyPieces) break;
         weight = add_product<T>(weight, q[o], ptx::ld_shared_v4(keys().piece(j, piece)));
@@ -129,10 +129,10 @@ class StreamingBlock {
       for (std::uint32_t mask = 1; mask < 8; mask *= 2) weight += ptx::shfl_bfly(weight, mask);
       if (member == 0) {
         ptx::st_shared_f32(shared_ + kWeights + j * 4, m * weight);
-        own += m * weight;
+        per_thread += m * weight;
       }
     }
-    return own;
+    return per_thread;
   }
 
   /// Adds weight_j v_j of a chunk up to row `end` to sums.
@@ -160,7 +160,7 @@ class StreamingBlock {
         if (now.slot >= kKeys) {  // there are several chunks
           ptx::bar_sync();
           copy_chunk(p, now, first);
-          put_own(now.slot - first);
+          put_token(now.slot - first);
           ptx::cp_async_wait_group<0>();
           ptx::bar_sync();
         }

@@ -188,18 +188,18 @@ template <class T, int D, int E, Precision P>
 MHLA_DEVICE void StreamingMixture<T, D, E, P>::restore(const StreamingStepParameters& p,
                                                        const Place& at, StreamPosition now,
                                                        std::int32_t part, std::uint32_t shared) {
-  const auto own = [part](std::int32_t size) {
+  const auto of_part = [part](std::int32_t size) {
     return Range{size * part / kParts, size * (part + 1) / kParts};
   };
   const bool sums = at.slice == 0 && p.normalization.denominator == Denominator::kKeySum;
   const std::int32_t blocks = p.blocks.blocks();
   if (now.block > 0 && now.block < blocks) {
-    mix(p, at, now.block, own(D * kPieces), now.slot, shared);
-    if (sums) mix_key_sums(p, at, now.block, own(D), shared);
+    mix(p, at, now.block, of_part(D * kPieces), now.slot, shared);
+    if (sums) mix_key_sums(p, at, now.block, of_part(D), shared);
   }
   if (now.block + 1 < blocks) {
-    mix(p, at, now.block + 1, own(share(p, now.slot, D * kPieces).begin), 0, shared);
-    if (sums) mix_key_sums(p, at, now.block + 1, own(share(p, now.slot, D).begin), shared);
+    mix(p, at, now.block + 1, of_part(share(p, now.slot, D * kPieces).begin), 0, shared);
+    if (sums) mix_key_sums(p, at, now.block + 1, of_part(share(p, now.slot, D).begin), shared);
   }
 }
 
@@ -214,8 +214,8 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
   const std::int32_t count = block - 1;  // number of blocks in S~'
   MHLA_CUDA_LOOP
   for (std::int32_t first = pieces.begin; first < pieces.end; first += kMembers) {
-    const auto own = static_cast<std::uint32_t>(first + member);
-    const std::int64_t offset = at.offset(own / kPieces, own % kPieces);
+    const auto piece = static_cast<std::uint32_t>(first + member);
+    const std::int64_t offset = at.offset(piece / kPieces, piece % kPieces);
     const bool mine = first + member < pieces.end;
     float sums[8] = {};
     MHLA_CUDA_LOOP
@@ -251,7 +251,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
       }
     }
     Piece x = rounded_piece(sums);
-    if (static_cast<std::int32_t>(own / kPieces / 2 / Place::kGroups) < turns) {
+    if (static_cast<std::int32_t>(piece / kPieces / 2 / Place::kGroups) < turns) {
       const float m = ptx::ld_global_nc_f32(p.mixing.row(block) + count);
       x = with_latest(x, m, load(p.state.summaries, all + count * kMatrixBytes + offset));
     }
@@ -268,22 +268,22 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix_key_sums(const StreamingStepP
   const std::int32_t member = at.thread % kMembers, team = at.thread / kMembers;
   MHLA_CUDA_LOOP
   for (std::int32_t first = numbers.begin; first < numbers.end; first += kMembers) {
-    const std::int32_t own = first + member;
+    const std::int32_t number = first + member;
     float sum = 0;
     MHLA_CUDA_LOOP
-    for (std::int32_t b = team; own < numbers.end && b < block - 1; b += kTeams) {
+    for (std::int32_t b = team; number < numbers.end && b < block - 1; b += kTeams) {
       sum += ptx::ld_global_nc_f32(p.mixing.row(block) + b) *
-             ptx::ld_global_f32(z + static_cast<std::int64_t>(b) * D + own);
+             ptx::ld_global_f32(z + static_cast<std::int64_t>(b) * D + number);
     }
     ptx::bar_sync();
     ptx::st_shared_f32(shared + at.thread * 4, sum);
     ptx::bar_sync();
-    if (team != 0 || own >= numbers.end) continue;
+    if (team != 0 || number >= numbers.end) continue;
     MHLA_CUDA_UNROLL
     for (int t = 1; t < kTeams; ++t) {
       sum += ptx::ld_shared_f32(shared + (t * kMembers + at.thread) * 4);
     }
-    ptx::st_global_f32(key_sum(p, at, block) + own, sum);
+    ptx::st_global_f32(key_sum(p, at, block) + number, sum);
   }
 }
 

@@ -43,8 +43,8 @@ struct StreamingSlice {
   MHLA_DEVICE std::uint32_t row_pair(int r) const { return group + r * kGroups; }
   MHLA_DEVICE bool has(int r) const { return group < kGroups && row_pair(r) < D / 2; }
   /// Offset in bytes of a piece of the slice in an [n, E] matrix.
-  MHLA_DEVICE std::int64_t offset(std::uint32_t row, std::uint32_t own) const {
-    return (static_cast<std::int64_t>(row) * E + slice * kColumns) * 2 + own * 16;
+  MHLA_DEVICE std::int64_t offset(std::uint32_t row, std::uint32_t column_piece) const {
+    return (static_cast<std::int64_t>(row) * E + slice * kColumns) * 2 + column_piece * 16;
   }
   MHLA_DEVICE std::int64_t offset(std::uint32_t row) const { return offset(row, piece); }
 };

@@ -95,8 +95,8 @@ class StreamingStepSm80 {
                                       : ptx::ld_global_nc_s32(p.sequence_of + pair.batch);
     const Place at =
         Place::of(sequence * p.heads + pair.head, static_cast<std::int32_t>(item % kSlices));
-    const bool known = sequence >= 0 && sequence < p.sequences;
-    const StreamPosition now = known ? position(p, at) : StreamPosition{p.blocks.blocks(), 0};
+    const bool exists = sequence >= 0 && sequence < p.sequences;
+    const StreamPosition now = exists ? position(p, at) : StreamPosition{p.blocks.blocks(), 0};
     if (now.block == p.blocks.blocks()) {
       write_nan(p, at, pair);
       return;
@@ -112,11 +112,11 @@ class StreamingStepSm80 {
 
     float sums[8] = {};
     add_mixture(sums, at, mixture, block.query(), inverse_power(p.state.mixture.scale));
-    float score = normalized && at.thread < D ? own_query(at, block.query()) * z : 0;
+    float score = normalized && at.thread < D ? query_of_thread(at, block.query()) * z : 0;
     const bool last = now.slot + 1 == p.blocks.slots() && now.block + 1 < p.blocks.blocks();
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0;;) {
-      block.put_own(now.slot - first);
+      block.put_token(now.slot - first);
       ptx::cp_async_wait_group<0>();
       ptx::bar_sync();                                 // the chunk has arrived
       score += block.weigh_keys(now.slot - first, m);  // part of the denominator
@@ -158,7 +158,7 @@ class StreamingStepSm80 {
   }
 
   /// Returns number at.thread of phi(q), which is below D.
-  static MHLA_DEVICE float own_query(const Place& at, std::uint32_t query) {
+  static MHLA_DEVICE float query_of_thread(const Place& at, std::uint32_t query) {
     const std::uint32_t q = ptx::ld_shared(query + at.thread / 2 * 4);
     return at.thread % 2 == 0 ? ptx::low<T>(q) : ptx::high<T>(q);
   }

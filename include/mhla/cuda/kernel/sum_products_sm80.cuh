@@ -84,16 +84,16 @@ struct SumProductsSm80 {
     }
     MHLA_CUDA_LOOP
     for (std::int32_t c = 0; c < p.width; ++c) {
-      float own[4], others[4];
+      float x_values[4], y_values[4];
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        own[i] = ptx::ld_global_nc_f32(x[i] + c);
-        others[i] = ptx::ld_global_nc_f32(y[i] + c);
+        x_values[i] = ptx::ld_global_nc_f32(x[i] + c);
+        y_values[i] = ptx::ld_global_nc_f32(y[i] + c);
       }
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) {
         MHLA_CUDA_UNROLL
-        for (int j = 0; j < 4; ++j) sums[i][j] += own[i] * others[j];
+        for (int j = 0; j < 4; ++j) sums[i][j] += x_values[i] * y_values[j];
       }
     }
   }

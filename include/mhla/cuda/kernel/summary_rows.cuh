@@ -23,9 +23,9 @@ template <class T>
 MHLA_DEVICE ptx::Words2 column_of_tokens(const BoxTokens& tokens, bool whole, std::int32_t row,
                                          std::uint32_t lane) {
   if (whole && row + 16 <= tokens.count) return {{ptx::pack<T>(1, 1), ptx::pack<T>(1, 1)}};
-  const auto one = [&](std::int32_t own) { return tokens(own) >= 0 ? 1.0f : 0.0f; };
-  const std::int32_t own = row + static_cast<std::int32_t>(lane % 4 * 2);
-  return {{ptx::pack<T>(one(own), one(own + 1)), ptx::pack<T>(one(own + 8), one(own + 9))}};
+  const auto one = [&](std::int32_t slot) { return tokens(slot) >= 0 ? 1.0f : 0.0f; };
+  const std::int32_t slot = row + static_cast<std::int32_t>(lane % 4 * 2);
+  return {{ptx::pack<T>(one(slot), one(slot + 1)), ptx::pack<T>(one(slot + 8), one(slot + 9))}};
 }
 
 template <class T, int D, int E>

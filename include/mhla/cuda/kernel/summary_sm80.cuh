@@ -185,11 +185,12 @@ struct SummarySm80 {
       const std::int32_t token =
           p.blocks.token(at.origin, strip * kStrip + static_cast<std::int32_t>(row));
       const std::uint32_t bytes = token < 0 ? 0 : 16;
-      const std::int64_t own = token < 0 ? 0 : token;
-      ptx::cp_async_16(keys.piece(row, piece), at.k + own * p.k.token_stride + piece * 16, bytes);
+      const std::int64_t existing = token < 0 ? 0 : token;
+      ptx::cp_async_16(keys.piece(row, piece), at.k + existing * p.k.token_stride + piece * 16,
+                       bytes);
       MHLA_CUDA_UNROLL
       for (std::uint32_t j = piece; j < E / 8; j += kPieces) {
-        ptx::cp_async_16(values.piece(row, j), at.v + own * p.v.token_stride + j * 16, bytes);
+        ptx::cp_async_16(values.piece(row, j), at.v + existing * p.v.token_stride + j * 16, bytes);
       }
       if (piece == 0) {
         ptx::st_shared(filled(at, strip) + 4 * row, token < 0 ? 0 : ptx::pack<T>(1, 0));
@@ -227,9 +228,9 @@ struct SummarySm80 {
       const std::uint32_t slot = 16 * step + at.lane % 4 * 2;
       const ptx::Words2 ones = ptx::ld_shared_v2(filled(at, strip) + 4 * slot);
       const ptx::Words2 ones_8 = ptx::ld_shared_v2(filled(at, strip) + 4 * (slot + 8));
-      ptx::Words4 own = features[0];
-      if (kRowTiles > 1 && at.column_warp != 0) own = features[kRowTiles - 1];
-      ptx::mma_m16n8k16<T>(sums.z, own.x[0], own.x[1], own.x[2], own.x[3],
+      ptx::Words4 rows = features[0];
+      if (kRowTiles > 1 && at.column_warp != 0) rows = features[kRowTiles - 1];
+      ptx::mma_m16n8k16<T>(sums.z, rows.x[0], rows.x[1], rows.x[2], rows.x[3],
                            ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
     }
     if constexpr (kRotary) {

@@ -197,27 +197,27 @@ class GradientRun {
   /// Adds the gradients that come from the token's own block.
   template <class Stream>
   void add_intra_blocks(const Stream& stream) const {
-    const auto own = [&](ConstTokenTensor a, ConstTokenTensor b, ConstTokenTensor c,
-                         const TokenTensor& y) -> IntraBlockParameters {
+    const auto intra = [&](ConstTokenTensor a, ConstTokenTensor b, ConstTokenTensor c,
+                           const TokenTensor& y) -> IntraBlockParameters {
       return {a, b, c, y, l_.forward().query_blocks, l_.forward().heads, l_.mixing};
     };
     const ConstTokenTensor dn = read_only(l_.arrays.dn);
     const float* const weights = l_.key_sums() ? l_.arrays.weights : nullptr;
     if (l_.problem.wants.q) {
       IntraBlockParameters p =
-          own(dn, l_.forward().v, l_.key_features(), l_.arrays.dquery_features[0]);
+          intra(dn, l_.forward().v, l_.key_features(), l_.arrays.dquery_features[0]);
       p.row_weights = weights;
       stream.template run<IntraBlockSm80<T, E, D, false>>(p, l_.pairs());
     }
     if (l_.problem.wants.k) {
       IntraBlockParameters p =
-          own(l_.forward().v, dn, l_.query_features(), l_.arrays.dkey_features[0]);
+          intra(l_.forward().v, dn, l_.query_features(), l_.arrays.dkey_features[0]);
       p.column_weights = weights;
       stream.template run<IntraBlockSm80<T, E, D, true>>(p, l_.pairs());
     }
     if (l_.problem.wants.v) {
       stream.template run<IntraBlockSm80<T, D, E, true>>(
-          own(l_.key_features(), l_.query_features(), dn, l_.problem.dv), l_.pairs());
+          intra(l_.key_features(), l_.query_features(), dn, l_.problem.dv), l_.pairs());
     }
   }
 

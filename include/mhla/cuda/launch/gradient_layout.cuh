@@ -152,7 +152,7 @@ struct GradientLayout {
     p.chunks = detail::chunks_of(pairs(), SumProductsSm80::tiles(p));
     return p;
   }
-  ScoreProductParameters score_products(bool own) const {
+  ScoreProductParameters score_products(bool intra) const {
     ScoreProductParameters p{.q = query_features(),
                              .k = key_features(),
                              .v = forward().v,
@@ -163,8 +163,8 @@ struct GradientLayout {
                              .heads = forward().heads,
                              .pairs = pairs(),
                              .chunks = 1,
-                             .own = own,
-                             .parts = own ? arrays.intra_parts : arrays.mixing_parts};
+                             .intra = intra,
+                             .parts = intra ? arrays.intra_parts : arrays.mixing_parts};
     p.chunks = detail::chunks_of(pairs(), (p.items() - 1) / 8 + 1);
     return p;
   }

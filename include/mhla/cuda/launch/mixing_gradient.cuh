@@ -83,7 +83,7 @@ class MixingGradientRun {
   template <class Stream>
   void add_parts(const Stream& stream) const {
     const bool any = l_.pairs() > 0;
-    const ScoreProductParameters own = l_.intra_products();
+    const ScoreProductParameters intra = l_.intra_products();
     stream.template run<OrderedSumsSm80>(
         {.parts = l_.arrays.mixing_parts,
          .count = any ? l_.mixing_parts() : 0,
@@ -91,7 +91,7 @@ class MixingGradientRun {
          .columns = l_.mk(),
          .lower = kCausal,
          .intra_parts = l_.arrays.intra_parts,
-         .intra_count = any && kCausal ? own.chunks * own.row_parts() : 0,
+         .intra_count = any && kCausal ? intra.chunks * intra.row_parts() : 0,
          .sums = l_.problem.dmixing.data,
          .stride = l_.problem.dmixing.stride},
         l_.pairs());

@@ -42,9 +42,9 @@ struct PrefillParts {
   constexpr PrefillParts(const Problem& problem, std::int32_t seen, std::int32_t length)
       : causal(problem) {
     const std::int32_t tokens = problem.key_blocks.tokens();
-    const std::int32_t room = (length - seen % length) % length;
-    steps = room < tokens ? room : tokens;
-    block = (seen + room) / length;
+    const std::int32_t free_slots = (length - seen % length) % length;
+    steps = free_slots < tokens ? free_slots : tokens;
+    block = (seen + free_slots) / length;
     has_causal = steps < tokens;
     if (!has_causal) return;
     const std::int32_t left = tokens - steps;
@@ -90,9 +90,9 @@ namespace detail {
 template <int D, int E>
 constexpr SummaryArray kept_summaries(const StreamingStepParameters& tokens) {
   SummaryArray all = tokens.state.summaries;
-  all.room = tokens.blocks.blocks();
+  all.capacity = tokens.blocks.blocks();
   if (tokens.normalization.denominator == Denominator::kNone) all.key_sum = nullptr;
-  return all.template from<D, E>(std::int64_t{tokens.first} * tokens.heads * all.room);
+  return all.template from<D, E>(std::int64_t{tokens.first} * tokens.heads * all.capacity);
 }
 
 /// Launches the causal form for streams whose next token begins a block.
@@ -105,10 +105,11 @@ void run_causal_prefill(const Plan& plan, const PrefillParts& parts,
       workspace_arrays<D, E>(problem, parts.template scratch<D, E>(device), workspace);
   arrays.summaries = kept_summaries<D, E>(tokens);
   arrays.mixtures.scale = arrays.summaries.scale;
-  WorkspaceArrays own = arrays;
-  own.summaries = arrays.summaries.template from<D, E>(parts.block);
+  WorkspaceArrays part_arrays = arrays;
+  part_arrays.summaries = arrays.summaries.template from<D, E>(parts.block);
   const MixingArray mixing{tokens.mixing.row(parts.block), tokens.mixing.stride, parts.block};
-  run_summaries<T, D, E, P>(plan, summary_stage(problem, own), problem.pairs(), device, stream);
+  run_summaries<T, D, E, P>(plan, summary_stage(problem, part_arrays), problem.pairs(), device,
+                            stream);
   run_outputs<T, D, E, P, true>(plan, parts.mixed(), mixing, arrays, device, stream, Start::kEarly);
   StreamingPrefillParameters rest{tokens, parts.block * tokens.blocks.slots(), 0};
   rest.tokens = rest.begin + problem.key_blocks.tokens();

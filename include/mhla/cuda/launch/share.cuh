@@ -54,7 +54,7 @@ std::vector<distributed::SharedRows> shared_rows(const Problem& problem,
         {static_cast<std::byte*>(array) + static_cast<std::size_t>(first) * row_bytes, row_bytes});
   };
   for (std::int32_t pair = 0; pair < problem.pairs(); ++pair) {
-    const std::int64_t first = summaries.first(pair, summaries.room);
+    const std::int64_t first = summaries.first(pair, summaries.capacity);
     add(summaries.high, 2 * D * E, first);
     if (problem.op.summaries == Precision::kPair) add(summaries.low, 2 * D * E, first);
     if (summaries.key_sum != nullptr) add(summaries.key_sum, 4 * D, first);
@@ -171,9 +171,9 @@ void run_share(const SharePlan& plan, const Problem& problem, const Share& share
     for_groups([&](const Problem& part, WorkspaceArrays arrays) {
       (transfer++)->wait();
       arrays.summaries = arrays.summaries.from<D, E>(share.columns.begin);
-      const detail::RankMixing own(part, share, mixing);
-      detail::run_outputs<T, D, E, P, kCausal>(plan, own.problem, own.matrix, arrays, device,
-                                               stream, Start::kInOrder);
+      const detail::RankMixing rank_mixing(part, share, mixing);
+      detail::run_outputs<T, D, E, P, kCausal>(plan, rank_mixing.problem, rank_mixing.matrix,
+                                               arrays, device, stream, Start::kInOrder);
     });
   };
   if (problem.op.summaries == Precision::kPair) {

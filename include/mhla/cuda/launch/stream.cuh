@@ -49,14 +49,14 @@ class Stream {
  public:
   /// Begins a call.
   /// \param planned  Architecture of the plan.
-  /// \param known    Launch state of an earlier call of the same kernels, or an empty one.
+  /// \param cache    Launch state of an earlier call of the same kernels, or an empty one.
   /// \throws cuda_error if the program has no code of that architecture for the current device.
-  Stream(cudaStream_t stream, Arch planned, LaunchCache& known)
+  Stream(cudaStream_t stream, Arch planned, LaunchCache& cache)
       : stream_(stream),
         planned_(planned),
-        known_(known),
-        asked_(!known.ready && planned == Arch::kSm90a) {
-    known_.maps.begin();
+        cache_(cache),
+        asked_(!cache.ready && planned == Arch::kSm90a) {
+    cache_.maps.begin();
     if (asked_ && detail::compiled_arch() != Arch::kSm90a) {
       throw cuda_error(
           "mhla::cuda: the plan is for sm_90a, the program has code of sm_80 for the current "
@@ -73,7 +73,7 @@ class Stream {
     if (blocks == 0) return;
     constexpr auto kernel = detail::run_kernel<Kernel>;
     constexpr int kDefaultLimit = 48 * 1024;
-    if (Kernel::kSharedBytes > kDefaultLimit && !known_.ready) {
+    if (Kernel::kSharedBytes > kDefaultLimit && !cache_.ready) {
       expect_success(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           Kernel::kSharedBytes),
                      "cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize)");
@@ -94,7 +94,7 @@ class Stream {
   /// Returns the tensor map of a box.
   /// \throws cuda_error if the driver refuses it.
   const TensorMap& tensor_map(const TensorBox& box) const {
-    return known_.maps.map(box, [this](const TensorBox& moved) {
+    return cache_.maps.map(box, [this](const TensorBox& moved) {
       // The first question of a thread creates the context that the driver needs.
       if (!std::exchange(asked_, true)) detail::compiled_arch();
       return encode(moved);
@@ -104,7 +104,7 @@ class Stream {
  private:
   cudaStream_t stream_;
   Arch planned_;
-  LaunchCache& known_;
+  LaunchCache& cache_;
   mutable bool asked_;  // about code for the device
 };
 

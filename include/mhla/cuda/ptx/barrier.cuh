@@ -40,9 +40,9 @@ MHLA_DEVICE bool vote_any(bool x) {
   std::uint32_t any;
   asm volatile(
       "{\n"
-      ".reg .pred own, any;\n"
-      "setp.ne.u32 own, %1, 0;\n"
-      "vote.sync.any.pred any, own, 0xffffffff;\n"
+      ".reg .pred value, any;\n"
+      "setp.ne.u32 value, %1, 0;\n"
+      "vote.sync.any.pred any, value, 0xffffffff;\n"
       "selp.u32 %0, 1, 0, any;\n"
       "}\n"
       : "=r"(any)

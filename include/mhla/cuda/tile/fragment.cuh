@@ -76,9 +76,10 @@ template <class Tile>
 MHLA_DEVICE ptx::Words4 load_transposed_rows(Tile tile, std::uint32_t row, std::uint32_t piece,
                                              std::uint32_t lane) {
   const TileCoord at = transposed_rows_coord(lane);
-  std::uint32_t own = piece + at.piece;
-  if constexpr (Tile::kPieces % 2 != 0) own = own < Tile::kPieces ? own : Tile::kPieces - 1;
-  return ptx::ldmatrix_x4_trans(tile.piece(row + at.row, own));
+  std::uint32_t clamped = piece + at.piece;
+  if constexpr (Tile::kPieces % 2 != 0)
+    clamped = clamped < Tile::kPieces ? clamped : Tile::kPieces - 1;
+  return ptx::ldmatrix_x4_trans(tile.piece(row + at.row, clamped));
 }
 
 /// Applies phi to every element.
@@ -114,18 +115,18 @@ MHLA_DEVICE Fragment<kColumns> load_box_rows(std::uint32_t box, std::uint32_t pa
                                              std::uint32_t lane) {
   const TileCoord at = rows_coord(lane);
   const std::int32_t wanted = row + static_cast<std::int32_t>(at.row);
-  const auto own = static_cast<std::uint32_t>(wanted < rows ? wanted : rows - 1);
+  const auto clamped = static_cast<std::uint32_t>(wanted < rows ? wanted : rows - 1);
   using Panel = SharedTile<256, box_columns(kColumns)>;
   Fragment<kColumns> fragment;
   MHLA_CUDA_UNROLL
   for (int s = 0; s < kColumns / 16; ++s) {
     const Panel panel{box + s / 4 * panel_bytes};
-    const ptx::Words4 w = ptx::ldmatrix_x4(panel.piece(own, s % 4 * 2 + at.piece));
+    const ptx::Words4 w = ptx::ldmatrix_x4(panel.piece(clamped, s % 4 * 2 + at.piece));
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 4; ++i) fragment.x[4 * s + i] = w.x[i];
   }
   if constexpr (kColumns % 16 != 0) {
-    const ptx::Words2 w = ptx::ldmatrix_x2(Panel{box}.piece(own, Panel::kPieces - 1));
+    const ptx::Words2 w = ptx::ldmatrix_x2(Panel{box}.piece(clamped, Panel::kPieces - 1));
     fragment.x[Fragment<kColumns>::kWords - 2] = w.x[0];
     fragment.x[Fragment<kColumns>::kWords - 1] = w.x[1];
   }

@@ -40,14 +40,14 @@ MHLA_DEVICE void add_squares(RowPair& squares, const float (&sums)[kTiles][4], R
 /// 512 bytes at `shared`, a multiple of 512.
 MHLA_DEVICE RowPair over_warpgroups(RowPair sums, std::uint32_t shared, std::uint32_t warp,
                                     std::uint32_t lane) {
-  const std::uint32_t own = shared + warp * 64 + lane / 4 * 4, other = own ^ 256;
+  const std::uint32_t to = shared + warp * 64 + lane / 4 * 4, from = to ^ 256;
   if (lane % 4 == 0) {
-    ptx::st_shared_f32(own, sums.x);
-    ptx::st_shared_f32(own + 32, sums.x_8);
+    ptx::st_shared_f32(to, sums.x);
+    ptx::st_shared_f32(to + 32, sums.x_8);
   }
   ptx::bar_sync(1, 256);
-  sums.x += ptx::ld_shared_f32(other);
-  sums.x_8 += ptx::ld_shared_f32(other + 32);
+  sums.x += ptx::ld_shared_f32(from);
+  sums.x_8 += ptx::ld_shared_f32(from + 32);
   ptx::bar_sync(1, 256);
   return sums;
 }

@@ -132,14 +132,14 @@ MHLA_DEVICE void store_box_rows(const float (&sums)[kTiles][4], RowPair factors,
                                 std::uint32_t panel_bytes, int column, std::int32_t row,
                                 std::int32_t rows, std::uint32_t lane) {
   using Panel = SharedTile<256, box_columns(8 * kTiles)>;
-  const std::int32_t own = row + static_cast<std::int32_t>(lane / 4);
-  const bool filled = own < rows, filled_8 = own + 8 < rows;
+  const std::int32_t lane_row = row + static_cast<std::int32_t>(lane / 4);
+  const bool filled = lane_row < rows, filled_8 = lane_row + 8 < rows;
   MHLA_CUDA_UNROLL
   for (int j = 0; j < kTiles; ++j) {
     const int piece = column / 8 + j;
     const Panel panel{box + static_cast<std::uint32_t>(piece / Panel::kPieces) * panel_bytes};
     const std::uint32_t at =
-        panel.piece(static_cast<std::uint32_t>(own), piece % Panel::kPieces) + lane % 4 * 4;
+        panel.piece(static_cast<std::uint32_t>(lane_row), piece % Panel::kPieces) + lane % 4 * 4;
     const float(&c)[4] = sums[j];
     if (filled) ptx::st_shared(at, ptx::pack<T>(c[0] * factors.x, c[1] * factors.x));
     if (filled_8) {

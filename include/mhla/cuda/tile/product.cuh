@@ -77,8 +77,8 @@ MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<kDepth>& rows
     for (std::uint32_t j = 0; j < kTiles;
          ++j) {  // 8 rows of B; addresses of threads 8.. are not used
       if (j % 2 == 0) {
-        const std::uint32_t own = piece + j + (j + 1 < kTiles ? lane / 8 % 2 : 0);
-        const ptx::Words2 b = ptx::ldmatrix_x2_trans(tile.piece(last_row, own));
+        const std::uint32_t tile_piece = piece + j + (j + 1 < kTiles ? lane / 8 % 2 : 0);
+        const ptx::Words2 b = ptx::ldmatrix_x2_trans(tile.piece(last_row, tile_piece));
         ptx::mma_m16n8k8<T>(sums[j], rows.x[kLast], rows.x[kLast + 1], b.x[0]);
         if (j + 1 < kTiles) {
           ptx::mma_m16n8k8<T>(sums[j + 1], rows.x[kLast], rows.x[kLast + 1], b.x[1]);
@@ -97,10 +97,10 @@ MHLA_DEVICE void multiply_transposed(float (&sums)[kTiles][4], const Fragment<kD
   const TileCoord at = transposed_columns_coord(lane);
   MHLA_CUDA_UNROLL
   for (std::uint32_t j = 0; j < kTiles; j += 2) {
-    const std::uint32_t own_row = row + 8 * j + at.row;
+    const std::uint32_t tile_row = row + 8 * j + at.row;
     MHLA_CUDA_UNROLL
     for (std::uint32_t s = 0; s < kDepth / 16; ++s) {
-      const ptx::Words4 b = ptx::ldmatrix_x4(tile.piece(own_row, 2 * s + at.piece));
+      const ptx::Words4 b = ptx::ldmatrix_x4(tile.piece(tile_row, 2 * s + at.piece));
       const std::uint32_t* const a = rows.x + 4 * s;
       ptx::mma_m16n8k16<T>(sums[j], a[0], a[1], a[2], a[3], b.x[0], b.x[1]);
       ptx::mma_m16n8k16<T>(sums[j + 1], a[0], a[1], a[2], a[3], b.x[2], b.x[3]);

@@ -83,13 +83,14 @@ template <class T, class Tokens>
 MHLA_DEVICE void rotate_transposed(ptx::Words4& a, const RotaryAngles& angles, std::uint32_t slot,
                                    std::uint32_t feature, const Tokens& tokens,
                                    std::uint32_t lane) {
-  const std::uint32_t own = feature + lane / 8 * 2;  // first feature of the pair in words 0 and 2
+  const std::uint32_t pair_feature =
+      feature + lane / 8 * 2;  // first feature of the pair in words 0 and 2
   const float sign = lane / 4 % 2 == 0 ? -1.0f : 1.0f;
   const auto first = static_cast<std::int32_t>(slot + lane % 4 * 2);
   MHLA_CUDA_UNROLL
   for (int h = 0; h < 2; ++h) {
-    const float* const row = angles.row(tokens(first + 8 * h)) + own;
-    const float* const next = angles.row(tokens(first + 8 * h + 1)) + own;
+    const float* const row = angles.row(tokens(first + 8 * h)) + pair_feature;
+    const float* const next = angles.row(tokens(first + 8 * h + 1)) + pair_feature;
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 2; ++i) {
       std::uint32_t& x = a.x[2 * h + i];
@@ -113,9 +114,10 @@ MHLA_DEVICE void rotate_copied(const RotaryAngles& angles, Tile tile, const Toke
   MHLA_CUDA_LOOP
   for (std::uint32_t index = thread; index < kCopies; index += kThreads) {
     const std::uint32_t row = index / Tile::kPieces, piece = index % Tile::kPieces;
-    const float* const own = angles.row(tokens(static_cast<std::int32_t>(row))) + 8 * piece;
+    const float* const piece_angles =
+        angles.row(tokens(static_cast<std::int32_t>(row))) + 8 * piece;
     ptx::Words4 words = ptx::ld_shared_v4(tile.piece(row, piece));
-    PieceAngles::load(own).template rotate<T>(words);
+    PieceAngles::load(piece_angles).template rotate<T>(words);
     ptx::st_shared_v4(tile.piece(row, piece), words);
   }
 }

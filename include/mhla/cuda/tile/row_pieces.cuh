@@ -28,14 +28,14 @@ struct RowPieces {
   /// Loads a row that the grid does not write, and keeps it in L1 for other warps. A null row gives
   /// zeros.
   static MHLA_DEVICE RowPieces load(const unsigned char* row, std::uint32_t lane) {
-    RowPieces own{};
-    if (row == nullptr) return own;
+    RowPieces loaded{};
+    if (row == nullptr) return loaded;
     MHLA_CUDA_UNROLL
     for (int i = 0; i < kPieces; ++i) {
-      own.pieces[i] = ptx::ld_global_nc_kept_v4(row + 64 * i + 16 * (lane % 4));
+      loaded.pieces[i] = ptx::ld_global_nc_kept_v4(row + 64 * i + 16 * (lane % 4));
     }
-    if constexpr (kRest) own.rest = ptx::ld_global_nc(row + 64 * kPieces + 4 * (lane % 4));
-    return own;
+    if constexpr (kRest) loaded.rest = ptx::ld_global_nc(row + 64 * kPieces + 4 * (lane % 4));
+    return loaded;
   }
 };
 

@@ -34,29 +34,29 @@ struct SplitRow {
 
     /// Loads a row that the grid does not write. A null row gives zeros.
     static MHLA_DEVICE Words load(const unsigned char* row, std::uint32_t sharer) {
-      Words own{};
-      if (row == nullptr) return own;
+      Words words{};
+      if (row == nullptr) return words;
       MHLA_CUDA_UNROLL
       for (std::uint32_t i = 0; i < kPieces; ++i) {
         if (has(i, sharer))
-          own.pieces[i] = ptx::ld_global_nc_v4(row + 16 * (kSharers * i + sharer));
+          words.pieces[i] = ptx::ld_global_nc_v4(row + 16 * (kSharers * i + sharer));
       }
-      return own;
+      return words;
     }
   };
 
   template <class T>
   static MHLA_DEVICE SplitRow of(const Words& words) {
-    SplitRow own;
+    SplitRow split;
     MHLA_CUDA_UNROLL
     for (int i = 0; i < kPieces; ++i) {
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 4; ++j) {
-        own.x[i][2 * j] = ptx::low<T>(words.pieces[i].x[j]);
-        own.x[i][2 * j + 1] = ptx::high<T>(words.pieces[i].x[j]);
+        split.x[i][2 * j] = ptx::low<T>(words.pieces[i].x[j]);
+        split.x[i][2 * j + 1] = ptx::high<T>(words.pieces[i].x[j]);
       }
     }
-    return own;
+    return split;
   }
   template <class T>
   static MHLA_DEVICE SplitRow load(const unsigned char* row, std::uint32_t sharer) {
@@ -65,18 +65,18 @@ struct SplitRow {
 
   /// Loads floats that the grid does not write.
   static MHLA_DEVICE SplitRow load_floats(const float* row, std::uint32_t sharer) {
-    SplitRow own{};
+    SplitRow split{};
     MHLA_CUDA_UNROLL
     for (std::uint32_t i = 0; i < kPieces; ++i) {
       if (!has(i, sharer)) continue;
       MHLA_CUDA_UNROLL
       for (std::uint32_t j = 0; j < 8; j += 2) {
         const ptx::Words2 two = ptx::ld_global_nc_v2(row + 8 * (kSharers * i + sharer) + j);
-        own.x[i][j] = as_float(two.x[0]);
-        own.x[i][j + 1] = as_float(two.x[1]);
+        split.x[i][j] = as_float(two.x[0]);
+        split.x[i][j + 1] = as_float(two.x[1]);
       }
     }
-    return own;
+    return split;
   }
 
   /// Rounds to T and writes to a row, unless that is null.

@@ -82,10 +82,10 @@ struct BoxTokens {
 /// Tokens of 16 rows that a warp writes. Each thread computes one token and the others get it by a
 /// shuffle, so that all threads of the warp must call together.
 struct WarpTokens {
-  std::int32_t own;  // of row lane % 16
+  std::int32_t token;  // of row lane % 16
   MHLA_DEVICE std::int32_t operator()(std::int32_t row) const {
     return static_cast<std::int32_t>(
-        ptx::shfl_idx(static_cast<std::uint32_t>(own), static_cast<std::uint32_t>(row)));
+        ptx::shfl_idx(static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(row)));
   }
 };
 

@@ -76,7 +76,7 @@ MHLA_DEVICE bool any_not_finite(Tile tile, std::uint32_t row, std::uint32_t lane
 template <class T, class Tile, int kTiles>
 MHLA_DEVICE void multiply_lower_exactly(float (&sums)[kTiles][4], const Fragment<16>& weights,
                                         Tile tile, std::uint32_t row, std::uint32_t lane) {
-  const std::uint32_t own = lane / 4;
+  const std::uint32_t lane_row = lane / 4;
   MHLA_CUDA_LOOP
   for (std::uint32_t x = 0; x < 4; ++x) {
     const std::uint32_t first_key = 2 * (lane % 4 ^ x);
@@ -93,10 +93,10 @@ MHLA_DEVICE void multiply_lower_exactly(float (&sums)[kTiles][4], const Fragment
         const std::uint32_t values = ptx::ld_shared(tile.piece(row + key, j) + lane % 4 * 4);
         const float low = ptx::low<T>(values);
         const float high = ptx::high<T>(values);
-        sums[j][0] += key <= own ? w * low : 0.0f;
-        sums[j][1] += key <= own ? w * high : 0.0f;
-        sums[j][2] += key <= own + 8 ? w_8 * low : 0.0f;
-        sums[j][3] += key <= own + 8 ? w_8 * high : 0.0f;
+        sums[j][0] += key <= lane_row ? w * low : 0.0f;
+        sums[j][1] += key <= lane_row ? w * high : 0.0f;
+        sums[j][2] += key <= lane_row + 8 ? w_8 * low : 0.0f;
+        sums[j][3] += key <= lane_row + 8 ? w_8 * high : 0.0f;
       }
     }
   }
@@ -169,10 +169,10 @@ MHLA_DEVICE void multiply_earlier(float (&sums)[kTiles][4], const ptx::Words4& h
     for (std::int32_t r = 0; r < 16; ++r) {
       float products[4] = {sums[j][0], sums[j][1], sums[j][2], sums[j][3]};
       const auto add = [&](const ptx::Words4& a, int part) {
-        const std::uint32_t* const own = b[part][j / 2].x + j % 2 * 2;
+        const std::uint32_t* const words = b[part][j / 2].x + j % 2 * 2;
         ptx::mma_m16n8k16<T>(products, a.x[0], a.x[1], a.x[2], a.x[3],
-                             detail::first_of_pair(own[0], r - b_row),
-                             detail::first_of_pair(own[1], r - b_row - 8));
+                             detail::first_of_pair(words[0], r - b_row),
+                             detail::first_of_pair(words[1], r - b_row - 8));
       };
       add(high, 0);
       add(low, 0);

@@ -66,11 +66,12 @@ inline ColumnSpan pack_coefficients(MixingView<const float> m, Index begin, Inde
     std::fill_n(mixtures.row, steps * kStepDepth, 0.0f);
     if (begin + g < end) {
       const Index i = begin + g;
-      const ColumnSpan own = readable(m.pattern(), i, Reach::kAll, blocks);
-      std::copy_n(m.row_from_zero(i) + own.begin, own.end - own.begin, mixtures.row + own.begin);
-      if (own.begin < own.end) {
-        any = {std::min(any.begin, own.begin / kStepDepth),
-               std::max(any.end, ceil_div(own.end, kStepDepth))};
+      const ColumnSpan span = readable(m.pattern(), i, Reach::kAll, blocks);
+      std::copy_n(m.row_from_zero(i) + span.begin, span.end - span.begin,
+                  mixtures.row + span.begin);
+      if (span.begin < span.end) {
+        any = {std::min(any.begin, span.begin / kStepDepth),
+               std::max(any.end, ceil_div(span.end, kStepDepth))};
       }
     }
     for (Index k = 0; k < steps; ++k) {

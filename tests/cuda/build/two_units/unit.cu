@@ -27,8 +27,8 @@ Unit unit<UNIT>() {
           reinterpret_cast<const void*>(&mhla::cuda::detail::compiled_arch),
           typeid(mhla::cuda::Stream).name(), [](bool sm90a) -> std::string {
             try {
-              mhla::cuda::LaunchCache known;
-              const mhla::cuda::Stream stream(nullptr, sm90a ? Arch::kSm90a : Arch::kSm80, known);
+              mhla::cuda::LaunchCache cache;
+              const mhla::cuda::Stream stream(nullptr, sm90a ? Arch::kSm90a : Arch::kSm80, cache);
               stream.run<Kernel>({}, 1);
             } catch (const mhla::cuda::cuda_error& error) {
               return error.what();
