@@ -60,14 +60,14 @@ long matching_cases(const std::string& filter) {
 
 int main(int argc, char** argv) {
   const std::string repetitions = argument(argc, argv, "--benchmark_repetitions");
-  const bool own_format = argument(argc, argv, "--benchmark_format").empty();
+  const bool table_wanted = argument(argc, argv, "--benchmark_format").empty();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   add_context();
   mhla::bench::progress().expect(matching_cases(benchmark::GetBenchmarkFilter()) *
                                  (repetitions.empty() ? 1 : std::stol(repetitions)));
   mhla::bench::TableReporter table;
-  const std::size_t cases = benchmark::RunSpecifiedBenchmarks(own_format ? &table : nullptr);
+  const std::size_t cases = benchmark::RunSpecifiedBenchmarks(table_wanted ? &table : nullptr);
   benchmark::Shutdown();
   mhla::bench::progress().finish();
   return cases == 0 || mhla::bench::failures() > 0 ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -105,12 +105,13 @@ std::vector<ExactRow> exact_rows(const Case& c, const Call& call, const std::vec
     for (int i = 0; i < call.width; ++i) {
       query.push_back(to_double(q[static_cast<std::size_t>(row.token * call.width + i)]));
     }
-    const std::int64_t own = call.blocks.block_of(static_cast<std::int32_t>(row.token)) * m;
+    const std::int64_t row_of_matrix =
+        call.blocks.block_of(static_cast<std::int32_t>(row.token)) * m;
     const std::size_t read =
         c.form == Form::kBidirectional ? n : static_cast<std::size_t>(row.token + 1);
     for (std::size_t j = 0; j < read; ++j) {
       const std::int64_t block = call.blocks.block_of(static_cast<std::int32_t>(j));
-      coefficient[j] = static_cast<double>(mixing[static_cast<std::size_t>(own + block)]);
+      coefficient[j] = static_cast<double>(mixing[static_cast<std::size_t>(row_of_matrix + block)]);
     }
     result.push_back(exact_row(query, k, v, coefficient));
   }

@@ -45,11 +45,11 @@ class InstantRank {
   }
 
  private:
-  static void copy(std::span<const distributed::SharedRows> arrays, Index own, Index begin,
+  static void copy(std::span<const distributed::SharedRows> arrays, Index source, Index begin,
                    Index end) {
     for (const auto& array : arrays) {
       for (Index row = begin; row < end; ++row) {
-        std::copy_n(array.row(own), array.row_bytes, array.row(row));
+        std::copy_n(array.row(source), array.row_bytes, array.row(row));
       }
     }
   }

@@ -138,9 +138,9 @@ double seconds_of(MpiRank& rank, const std::function<void()>& f) {
 void send_alone(MpiRank& rank, const std::vector<Transfer>& transfers, Index heads) {
   const auto ranks = static_cast<std::size_t>(rank.size());
   for (const Transfer& transfer : transfers) {
-    const Index own = transfer.sent / std::max<Index>(1, 2 * (rank.size() - 1));
+    const Index sent = transfer.sent / std::max<Index>(1, 2 * (rank.size() - 1));
     std::vector<Index> first(ranks + 1);
-    rank.agree(std::as_bytes(std::span(&own, 1)),
+    rank.agree(std::as_bytes(std::span(&sent, 1)),
                std::as_writable_bytes(std::span(first).subspan(1)));
     std::partial_sum(first.begin(), first.end(), first.begin());
     const auto bytes = static_cast<std::size_t>(first.back());
@@ -173,13 +173,14 @@ double measure(MpiRank& rank, Share& share, const RankCase& c, bool gradient, in
     if (i == 0) continue;  // touches memory for the first time
     work.push_back(w), transfer.push_back(t), call.push_back(all);
   }
-  Line own{static_cast<double>(share.tokens()), median(work), median(transfer), median(call), 0, 0};
+  Line line{
+      static_cast<double>(share.tokens()), median(work), median(transfer), median(call), 0, 0};
   for (const Transfer& t : transfers) {
-    own.sent += static_cast<double>(c.heads * t.sent);
-    own.received += static_cast<double>(c.heads * t.received);
+    line.sent += static_cast<double>(c.heads * t.sent);
+    line.received += static_cast<double>(c.heads * t.received);
   }
   std::vector<Line> lines(static_cast<std::size_t>(rank.size()));
-  rank.agree(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(lines)));
+  rank.agree(std::as_bytes(std::span(&line, 1)), std::as_writable_bytes(std::span(lines)));
   for (std::size_t r = 0; r < lines.size() && rank.rank() == 0; ++r) {
     const Line& l = lines[r];
     std::printf("| %s, %s | %d | %.0f | %.1f | %.1f | %.0f ms | %.0f ms | %.0f ms | %.0f ms |\n",
@@ -188,7 +189,7 @@ double measure(MpiRank& rank, Share& share, const RankCase& c, bool gradient, in
                 1e3 * (l.work + l.transfer), 1e3 * l.call);
     std::fflush(stdout);
   }
-  return 2 * own.sent * (repetitions + 1);
+  return 2 * line.sent * (repetitions + 1);
 }
 
 void measure_all(MpiRank& rank, int repetitions) {

@@ -190,8 +190,8 @@ class Language(nn.Module):
         m = self.mixing_matrix[:q.shape[2], :q.shape[2], 0, 0, 0, 0]
         summaries = k.transpose(-1, -2) @ v  # [B,H,M,D,E]
         mixed = (m.tril(-1) @ summaries.flatten(3)).view_as(summaries)
-        own = (q @ k.transpose(-1, -2)).tril() * m.diagonal()[:, None, None]
-        out = q @ mixed + own @ v
+        intra = (q @ k.transpose(-1, -2)).tril() * m.diagonal()[:, None, None]
+        out = q @ mixed + intra @ v
         return out.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :tokens]
 
     def forward(self, x):

@@ -36,14 +36,14 @@ class Workers {
                const examples::Schedule& schedule, Index step, std::span<T> gradient) {
     const Index shards = (schedule.batch + kShard - 1) / kShard;
     losses_.assign(static_cast<std::size_t>(shards), 0);
-    const auto of_shard = [&](Index s, Index w, std::span<T> own) {
+    const auto of_shard = [&](Index s, Index w, std::span<T> shard) {
       Activations<T>& a = activations_[static_cast<std::size_t>(w)];
       const Index begin = s * kShard, count = std::min(kShard, schedule.batch - begin);
       for (Index i = 0; i < count; ++i) {
         show(images, schedule, model.settings().seed, step, begin + i, i, a);
       }
       losses_[static_cast<std::size_t>(s)] = loss_of(model, count, schedule.batch, a);
-      if (!own.empty()) backward(model, count, a, own);
+      if (!shard.empty()) backward(model, count, a, shard);
     };
     if (gradient.empty()) {
       pool_.for_each(shards, [&](Index s, Index w) { of_shard(s, w, {}); });

@@ -24,12 +24,12 @@ class Workers {
   /// The mean loss of the clips; writes its gradient.
   double learn(const std::vector<Clip<T>>& clips, std::span<T> gradient) {
     std::vector<double> losses(clips.size());
-    sum_(pool_, std::ssize(clips), gradient, [&](Index i, Index w, std::span<T> own) {
+    sum_(pool_, std::ssize(clips), gradient, [&](Index i, Index w, std::span<T> shard) {
       const Clip<T>& clip = clips[static_cast<std::size_t>(i)];
       Activations<T>& a = memory(w);
       forward(model_, clip, a);
       losses[static_cast<std::size_t>(i)] = loss(clip, a);
-      backward(model_, clip, a, own);
+      backward(model_, clip, a, shard);
     });
     for (T& g : gradient) g /= static_cast<T>(clips.size());
     double sum = 0;

@@ -49,9 +49,9 @@ int with_ranks(F&& f) {
 /// True if there was an interrupt on any rank; sets interrupted() on all ranks.
 template <mhla::distributed::Communicator C>
 bool any_interrupted(C& comm) {
-  const int own = interrupt_signal;
+  const int local = interrupt_signal;
   std::vector<int> all(static_cast<std::size_t>(comm.size()));
-  comm.agree(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  comm.agree(std::as_bytes(std::span(&local, 1)), std::as_writable_bytes(std::span(all)));
   const int signal = *std::ranges::max_element(all);
   if (signal != 0) interrupt_signal = signal;
   return signal != 0;

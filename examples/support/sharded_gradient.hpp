@@ -25,9 +25,9 @@ class ShardedGradient {
     const auto count = static_cast<std::size_t>(shards);
     if (of_shards_.size() < count) of_shards_.resize(count);
     pool.for_each(shards, [&](Index s, Index worker) {
-      std::vector<T>& own = of_shards_[static_cast<std::size_t>(s)];
-      own.assign(gradient.size(), T(0));
-      f(s, worker, std::span<T>(own));
+      std::vector<T>& shard = of_shards_[static_cast<std::size_t>(s)];
+      shard.assign(gradient.size(), T(0));
+      f(s, worker, std::span<T>(shard));
     });
     constexpr Index kPiece = 2048;
     const auto size = static_cast<Index>(gradient.size());

@@ -143,15 +143,15 @@ def worst_of(result, path):
     """Largest error of a block's output, relative to the largest output."""
     block, _ = torch_blocks.block_of(result, "mhla")
     tensors, _ = torch_layers.read_case(path)
-    own = block.state_dict()
+    expected = block.state_dict()
     state = {}
     for name, tensor in tensors.items():
         name = name.removeprefix("block.").removeprefix("blocks.0.")  # of a stage
         for old in (".norm.", ".conv."):  # of norms and of SANA's mix
-            if name not in own:
+            if name not in expected:
                 name = name.replace(old, ".", 1)
         if name not in ("x", "c", "y"):
-            state[name] = tensor.view(own[name].shape)
+            state[name] = tensor.view(expected[name].shape)
     block.load_state_dict(state)
     x, y = (tensors[name].unflatten(0, (result["batch"], -1)) for name in "xy")
     given = block(x, tensors["c"]) if "c" in tensors else block(x)

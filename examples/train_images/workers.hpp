@@ -53,19 +53,21 @@ class Workers {
   Score learn(const Model<T>& model, const Images& images, std::span<const Index> numbers,
               std::span<T> gradient) {
     scores_.assign(shards(numbers), Score{});
-    gradient_(pool_, std::ssize(scores_), gradient, [&](Index s, Index w, std::span<T> own) {
-      const auto shard = shard_of(numbers, s);
-      const auto count = static_cast<Index>(shard.size());
-      Activations<T>& activations = of_worker(w);
-      scores_[static_cast<std::size_t>(s)] = read_and_forward(model, images, shard, activations);
-      const auto dlogits = activations.dlogits.rows(count);
-      for (Index i = 0; i < count; ++i) {
-        for (Index j = 0; j < dlogits.cols; ++j) {
-          dlogits(i, j) *= static_cast<T>(count) / static_cast<T>(numbers.size());
-        }
-      }
-      backward(model, count, activations, own);
-    });
+    gradient_(pool_, std::ssize(scores_), gradient,
+              [&](Index s, Index w, std::span<T> shard_gradient) {
+                const auto shard = shard_of(numbers, s);
+                const auto count = static_cast<Index>(shard.size());
+                Activations<T>& activations = of_worker(w);
+                scores_[static_cast<std::size_t>(s)] =
+                    read_and_forward(model, images, shard, activations);
+                const auto dlogits = activations.dlogits.rows(count);
+                for (Index i = 0; i < count; ++i) {
+                  for (Index j = 0; j < dlogits.cols; ++j) {
+                    dlogits(i, j) *= static_cast<T>(count) / static_cast<T>(numbers.size());
+                  }
+                }
+                backward(model, count, activations, shard_gradient);
+              });
     return sum();
   }
 

@@ -58,13 +58,13 @@ class Workers {
     const auto rank = static_cast<std::size_t>(comm.rank());
     pool_.for_each(split[rank + 1] - split[rank], [&](Index s, Index w) {
       const auto i = static_cast<std::size_t>(split[rank] + s);
-      const std::span<T> own = std::span(rows_).subspan(i * size, size);
-      std::ranges::fill(own, T(0));
+      const std::span<T> row = std::span(rows_).subspan(i * size, size);
+      std::ranges::fill(row, T(0));
       const Bytes bytes = sequences[i].first(sequences[i].size() - 1);
       Worker& memory = worker(w);
       const auto dlogits = memory.gradients.logits.zero_rows(std::ssize(bytes));
       losses_[i] = read_and_forward(model, sequences[i], memory, dlogits);
-      backward(model, bytes, memory.attention, memory.activations, memory.gradients, own);
+      backward(model, bytes, memory.attention, memory.activations, memory.gradients, row);
     });
     const auto width = static_cast<Index>(size);
     mhla::distributed::ordered_sum(

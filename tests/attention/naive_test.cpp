@@ -81,11 +81,12 @@ TEST(Naive, TakesTheArgumentsOfAForm) {
   Random rng(1);
   const auto q = rng.matrix<double>(6, 2), k = rng.matrix<double>(4, 2),
              v = rng.matrix<double>(4, 3);
-  const auto own_q = rng.matrix<double>(6, 1, 0, 1), own_k = rng.matrix<double>(4, 1, 0, 1);
+  const auto denominator_q = rng.matrix<double>(6, 1, 0, 1),
+             denominator_k = rng.matrix<double>(4, 1, 0, 1);
   const Matrix<double> mixing = rng.matrix<double>(3, 2, 0, 1);
   auto in = inputs(q, k, v);
-  in.normalizer_q = own_q;
-  in.normalizer_k = own_k;
+  in.normalizer_q = denominator_q;
+  in.normalizer_k = denominator_k;
   const std::array<bool, 4> keep{true, true, false, true};
   in.key_mask = keep;
   const Operator op{Relu{0.5}, Relu{0.25}, KeySum{0.125}, 3};
@@ -97,7 +98,7 @@ TEST(Naive, TakesTheArgumentsOfAForm) {
                              (y.cwiseMax(0).array() + 0.25).matrix().transpose();
     return Matrix<double>(a.cwiseProduct(Matrix<double>::NullaryExpr(6, 4, spread)));
   };
-  const Matrix<double> den = weights(own_q, own_k).rowwise().sum().array() + 0.125;
+  const Matrix<double> den = weights(denominator_q, denominator_k).rowwise().sum().array() + 0.125;
   const Matrix<double> expected = den.col(0).asDiagonal().inverse() * (weights(q, k) * v);
   const Matrix<double> o = naive_attention(in, blocks, MixingMatrix<double>(mixing), op);
   EXPECT_LE((o - expected).cwiseAbs().maxCoeff(), 1e-14);

@@ -43,17 +43,17 @@ class OverlappingOutputs : public testing::Test {
   /// Runs every form on the packed buffer.
   template <class F>
   void with_forms(const F& f) {
-    const Operator<> own;
+    const Operator<> op;
     const Operator cross{Relu{1e-3}, Relu{1e-3}, CrossQuery{}};
     f([&](const auto& in, auto out, Call call) {
-      bidirectional(in, blocks, mixing, own, out, call);
+      bidirectional(in, blocks, mixing, op, out, call);
     });
     f([&](const auto& in, auto out, Call call) {
       bidirectional(in, blocks, mixing, cross, out, call);
     });
-    f([&](const auto& in, auto out, Call call) { causal(in, blocks, mixing, own, out, call); });
-    f([&](const auto& in, auto out, Call call) { linear_bidirectional(in, own, out, call); });
-    f([&](const auto& in, auto out, Call call) { linear_causal(in, own, out, call); });
+    f([&](const auto& in, auto out, Call call) { causal(in, blocks, mixing, op, out, call); });
+    f([&](const auto& in, auto out, Call call) { linear_bidirectional(in, op, out, call); });
+    f([&](const auto& in, auto out, Call call) { linear_causal(in, op, out, call); });
     f([&](const auto& in, auto out, Call call) { softmax_bidirectional(in, out, {}, call); });
     f([&](const auto& in, auto out, Call call) { softmax_causal(in, out, {}, call); });
     f([&](const auto& in, auto out, Call call) {
@@ -81,11 +81,11 @@ TEST_F(OverlappingOutputs, MayBeExactlyTheQueries) {
     in.query_mask = BatchMask(keep, 2);
     Tensor<float> expected(in.q.shape);
     form(in, TensorView<float>(expected), Call{});
-    OverlapBuffer own = packed;
-    auto own_in = own.in();
-    own_in.query_mask = in.query_mask;
-    form(own_in, own.slice(0), Call{.executor = pool});
-    const OverlapView out = own.slice(0);
+    OverlapBuffer buffer = packed;
+    auto buffer_in = buffer.in();
+    buffer_in.query_mask = in.query_mask;
+    form(buffer_in, buffer.slice(0), Call{.executor = pool});
+    const OverlapView out = buffer.slice(0);
     for (Index b = 0; b < 2; ++b) {
       for (Index h = 0; h < 3; ++h) {
         EXPECT_TRUE(same_bits(dense(out.head(b, h)), dense(expected.view().head(b, h))));

@@ -39,10 +39,10 @@ TYPED_TEST_P(CommunicatorContract, RecordsOfAllRanksArrive) {
     const auto ranks = static_cast<std::size_t>(rank.size());
     for (const std::size_t bytes : {1, 200, 100'000, 0, 8}) {
       RankArrays records({&bytes, 1}, rank.size(), bytes);
-      RankArrays own({&bytes, 1}, rank.size(), bytes);
-      own.own(rank.rank(), rank.rank() + 1);
+      RankArrays rows({&bytes, 1}, rank.size(), bytes);
+      rows.rows(rank.rank(), rank.rank() + 1);
       const std::byte* record =
-          own.shared()[0].data + static_cast<std::size_t>(rank.rank()) * bytes;
+          rows.shared()[0].data + static_cast<std::size_t>(rank.rank()) * bytes;
       rank.agree({record, bytes}, {records.shared()[0].data, ranks * bytes});
       EXPECT_EQ(records.wrong(0, rank.size()), 0) << bytes << " bytes";
     }
@@ -56,7 +56,7 @@ TYPED_TEST_P(CommunicatorContract, RowsOfUnevenAndEmptySharesArrive) {
       const auto first = firsts(rank.size(), [&](Index r) { return (r + round) % 3 * (r + 1); });
       RankArrays arrays(row_bytes, first.back(), static_cast<std::size_t>(round));
       const auto r = static_cast<std::size_t>(rank.rank());
-      arrays.own(first[r], first[r + 1]);
+      arrays.fill(first[r], first[r + 1]);
       rank.all_gather(arrays.shared(), first).wait();
       EXPECT_EQ(arrays.wrong(0, first.back()), 0);
     }
@@ -69,7 +69,7 @@ TYPED_TEST_P(CommunicatorContract, RowsGoToTheRanksThatAreNamedAndToNoOthers) {
     const std::size_t row_bytes[] = {16, 1000};
     RankArrays arrays(row_bytes, 2 * rank.size());
     const Index r = rank.rank();
-    arrays.own(2 * r, 2 * r + 2);
+    arrays.fill(2 * r, 2 * r + 2);
     std::vector<PeerRows> sends, receives;
     const bool above = r + 1 < rank.size(), below = r > 0;
     if (above) sends.push_back({r + 1, 2 * r, 2 * r + 1});
@@ -94,7 +94,7 @@ TYPED_TEST_P(CommunicatorContract, LongRowsArriveWhole) {
     const Index rows = 3;
     for (const std::size_t padding : {0, 3}) {
       RankArrays arrays(row_bytes, sends || receives ? rows : 0, 0, padding);
-      if (sends) arrays.own(0, rows);
+      if (sends) arrays.fill(0, rows);
       const PeerRows to{last, 0, rows}, from{0, 0, rows};
       rank.exchange(arrays.shared(), {&to, sends ? 1U : 0U}, {&from, receives ? 1U : 0U}).wait();
       if (receives) {
@@ -111,7 +111,7 @@ TYPED_TEST_P(CommunicatorContract, LaterTransfersMayBeFinishedFirst) {
     const auto first = firsts(rank.size(), [](Index) { return 2; });
     std::vector<RankArrays> arrays;
     for (std::size_t t = 0; t < 4; ++t) {
-      arrays.emplace_back(row_bytes, first.back(), t).own(first[r], first[r + 1]);
+      arrays.emplace_back(row_bytes, first.back(), t).fill(first[r], first[r + 1]);
     }
     auto zeroth = rank.all_gather(arrays[0].shared(), first);
     {
@@ -153,7 +153,7 @@ TYPED_TEST_P(CommunicatorContract, RandomRoundsArrive) {
       const auto first = firsts(rank.size(), [&](Index) { return draw(3) * draw(4); });
       const auto padding = static_cast<std::size_t>(draw(2) * draw(70));
       Flight flight{{row_bytes, first.back(), round, padding}, {{first[r], first[r + 1]}}};
-      flight.arrays.own(first[r], first[r + 1]);
+      flight.arrays.fill(first[r], first[r + 1]);
       if (draw(2)) {
         flight.transfer = rank.all_gather(flight.arrays.shared(), first);
         flight.come = {{0, first.back()}};

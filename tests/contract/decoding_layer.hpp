@@ -189,10 +189,10 @@ TYPED_TEST_P(DecodingContract, PromptsOfUnequalLengthHaveTheBitsThatTheyHaveAlon
   Index rows[] = {0, 0};
   for (Index b = 0; b < run.batch; ++b) {
     auto alone = run.layer.start();
-    const auto own = run.prompts(alone, {b});
+    const auto expected = run.prompts(alone, {b});
     for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_EQ(outputs[i].middleRows(rows[i], own[i].rows()), own[i]) << b;
-      rows[i] += own[i].rows();
+      EXPECT_EQ(outputs[i].middleRows(rows[i], expected[i].rows()), expected[i]) << b;
+      rows[i] += expected[i].rows();
     }
     EXPECT_EQ(last.row(b), run.next(alone).row(0)) << b;
     EXPECT_EQ(together.position(b), run.tokens(0, b) + run.tokens(1, b) + 1);

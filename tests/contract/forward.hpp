@@ -159,10 +159,12 @@ TYPED_TEST_P(Forward, NothingBesideTheInputsAndTheOutputIsTouched) {
     const auto expected = this->run(p);
     for (const PageSide side : {PageSide::kBegin, PageSide::kEnd}) {
       Inputs<T> in = p.inputs();
-      const PageMatrix<T> q(in.q, side), k(in.k, side), v(in.v, side), own_q(in.normalizer_q, side),
-          own_k(in.normalizer_k, side), out(expected, side);
+      const PageMatrix<T> q(in.q, side), k(in.k, side), v(in.v, side),
+          denominator_q(in.normalizer_q, side), denominator_k(in.normalizer_k, side),
+          out(expected, side);
       in.q = q.view(), in.k = k.view(), in.v = v.view();
-      if (!in.normalizer_q.absent()) in.normalizer_q = own_q.view(), in.normalizer_k = own_k.view();
+      if (!in.normalizer_q.absent())
+        in.normalizer_q = denominator_q.view(), in.normalizer_k = denominator_k.view();
       const PageMatrix<bool> queries(p.query_mask, side), keys(p.key_mask, side);
       if (!in.query_mask.all()) in.query_mask = {queries.data(), p.query_mask.cols()};
       if (!in.key_mask.all()) in.key_mask = {keys.data(), p.key_mask.cols()};

@@ -38,11 +38,11 @@ void expect_sum_of_one_rank(C& comm, const std::vector<Index>& first, Index colu
   for (Index i = 0; i < n; ++i) expected += all.row(i);
 
   const auto r = static_cast<std::size_t>(comm.rank());
-  Matrix<A> own = Matrix<A>::Constant(n, columns + padding, std::numeric_limits<A>::quiet_NaN());
+  Matrix<A> local = Matrix<A>::Constant(n, columns + padding, std::numeric_limits<A>::quiet_NaN());
   const Index count = first[r + 1] - first[r];
-  own.block(first[r], 0, count, columns) = all.middleRows(first[r], count);
+  local.block(first[r], 0, count, columns) = all.middleRows(first[r], count);
   Matrix<A> sum = Matrix<A>::Constant(1, columns, A(7));
-  distributed::ordered_sum(comm, MatrixView<A>(own.data(), n, columns, columns + padding),
+  distributed::ordered_sum(comm, MatrixView<A>(local.data(), n, columns, columns + padding),
                            std::span(first), std::span<A>(sum.data(), sum.data() + columns));
   for (Index j = 0; j < columns; ++j) {
     ASSERT_EQ(sum(j), expected(j)) << "column " << j << " of " << n << " rows, rank " << r;
@@ -96,10 +96,10 @@ TYPED_TEST_P(OrderedSumContract, WhatOneRankHasWrongIsAnErrorOnAll) {
     };
     const std::string here = "mhla::distributed::ordered_sum: ";
     const auto expect_refused = [&](auto&& change, const std::string& why) {
-      const std::string own = here + why;
+      const std::string refusal = here + why;
       EXPECT_EQ(message(change), comm.rank() == last
-                                     ? own
-                                     : here + "arguments were refused" + on + " (" + own +
+                                     ? refusal
+                                     : here + "arguments were refused" + on + " (" + refusal +
                                            "), expected what every rank takes");
     };
     using Rows = MatrixView<float>;

@@ -66,8 +66,9 @@ struct ProductCase {
     const Index kind = rng.integer(0, 3);
     for (Index r = 0; r < rows; ++r) spans.push_back(banded ? span(rng, kind, r) : Span{0, depth});
     for (Index r = 0; r < rows; ++r) {
-      const Span own = spans[static_cast<std::size_t>(r)];
-      for (Index k = own.begin; k < own.end; ++k) left(r, k) = static_cast<A>(rng.uniform(-1, 1));
+      const Span range = spans[static_cast<std::size_t>(r)];
+      for (Index k = range.begin; k < range.end; ++k)
+        left(r, k) = static_cast<A>(rng.uniform(-1, 1));
     }
     b_memory.block(0, b_left, depth, cols) = rng.matrix<A>(depth, cols);
   }

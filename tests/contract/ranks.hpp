@@ -87,8 +87,8 @@ TYPED_TEST_P(RanksContract, GridsAreSplitAlongTheirFirstAxis) {
     const Inputs<float> in{.q = part(q), .k = part(q), .v = part(v)};
     Matrix<float> out(count, 7);
     if (count > 0) {
-      const Grid own({count / frame, 8, 4}, block);
-      distributed::bidirectional(comm, in, own, mixing, Operator<>{}, out);
+      const Grid local({count / frame, 8, 4}, block);
+      distributed::bidirectional(comm, in, local, mixing, Operator<>{}, out);
     } else {
       distributed::bidirectional(comm, in, Contiguous(0, 1), mixing, Operator<>{}, out);
     }
@@ -113,7 +113,7 @@ TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
     add_gradients<CausalForm>(GradientArguments<BatchInputs<float>>{in, x, {.q = dx}, {}}, p,
                               blocks);
 
-    std::vector<Index> own_offsets{0}, tokens;
+    std::vector<Index> local_offsets{0}, tokens;
     for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
       const Index length = offsets[s + 1] - offsets[s];
       const auto first = random_split(rng, (length + kLength - 1) / kLength, comm.size());
@@ -122,10 +122,10 @@ TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
       for (Index t = std::min(first[r] * kLength, length); t < end; ++t) {
         tokens.push_back(offsets[s] + t);
       }
-      own_offsets.push_back(static_cast<Index>(tokens.size()));
+      local_offsets.push_back(static_cast<Index>(tokens.size()));
     }
-    const Index n = own_offsets.back();
-    Tensor<float> own({1, n, kHeads, kWidth}), out = own, dq = own;
+    const Index n = local_offsets.back();
+    Tensor<float> local({1, n, kHeads, kWidth}), out = local, dq = local;
     const auto expect_row = [&](Index t, const Tensor<float>& part, const Tensor<float>& all) {
       for (Index h = 0; h < kHeads; ++h) {
         for (Index j = 0; j < kWidth; ++j) {
@@ -136,14 +136,14 @@ TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
     for (Index t = 0; t < n; ++t) {
       for (Index h = 0; h < kHeads; ++h) {
         for (Index j = 0; j < kWidth; ++j) {
-          own.view()(0, t, h, j) = x(0, tokens[static_cast<std::size_t>(t)], h, j);
+          local.view()(0, t, h, j) = x(0, tokens[static_cast<std::size_t>(t)], h, j);
         }
       }
     }
-    BatchInputs<float> mine = inputs(own, own, own);
-    mine.query_offsets = mine.key_offsets = own_offsets;
+    BatchInputs<float> mine = inputs(local, local, local);
+    mine.query_offsets = mine.key_offsets = local_offsets;
     CausalOverRanks::run(comm, mine, p, blocks, out);
-    CausalOverRanks::add(comm, GradientArguments<BatchInputs<float>>{mine, own, {.q = dq}, {}}, p,
+    CausalOverRanks::add(comm, GradientArguments<BatchInputs<float>>{mine, local, {.q = dq}, {}}, p,
                          blocks);
     for (Index t = 0; t < n; ++t) {
       expect_row(t, out, o);
@@ -153,7 +153,7 @@ TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
     const std::string message = message_of<option_error>([&] {
       CausalOverRanks::add(comm,
                            GradientArguments<BatchInputs<float>>{
-                               mine, own, {}, {.mixing = sums.parameter_views().mixing}},
+                               mine, local, {}, {.mixing = sums.parameter_views().mixing}},
                            p, blocks);
     });
     if (comm.size() > 1) {
@@ -212,15 +212,15 @@ TYPED_TEST_P(RanksContract, WhatOneRankHasWrongIsAnErrorOnAll) {
         },
         "mixing has rows " + std::to_string(3 * comm.size() + 1) + on + ", expected " +
             std::to_string(3 * comm.size()) + " as on rank 0");
-    const std::string own =
+    const std::string refusal =
         "mhla::distributed::bidirectional: v has shape [5, 2], expected [6, any] (a row for each "
         "of k)";
     const std::string got =
         message_of_wrong_call(comm, [](P& p) { p.tensors[kV].conservativeResize(5, 2); });
     EXPECT_EQ(got, comm.rank() == last
-                       ? own
+                       ? refusal
                        : "mhla::distributed::bidirectional: arguments were refused" + on + " (" +
-                             own + "), expected what every rank takes");
+                             refusal + "), expected what every rank takes");
   });
 }
 

@@ -82,12 +82,12 @@ TEST(Sequential, RunsInOrderAndThrowsTheFirstException) {
 
 TEST(ExecutorRef, RunsTheExecutorItWasMadeOf) {
   const Backwards constant;
-  Mutable own;
-  const ExecutorRef backwards = constant, forwards = own, sequential;
+  Mutable counting;
+  const ExecutorRef backwards = constant, forwards = counting, sequential;
   EXPECT_EQ(order_of(backwards, 3), (std::vector<Index>{2, 1, 0}));
   EXPECT_EQ(constant.rounds, 1);
   EXPECT_EQ(order_of(forwards, 3), (std::vector<Index>{0, 1, 2}));
-  EXPECT_EQ(own.calls, 3);
+  EXPECT_EQ(counting.calls, 3);
   EXPECT_EQ(backwards.workers(), 2);
   EXPECT_EQ(forwards.workers(), 1);
   EXPECT_EQ(sequential.workers(), 1);
@@ -114,8 +114,8 @@ TEST(Executors, TakeTemporariesConstantsAndFunctionPointers) {
     const auto constant = [](Index, Index) { ++calls; };
     executor.for_each(3, constant);
     executor.for_each(3, +constant);
-    int own = 0;
-    executor.for_each(1, [own](Index, Index) mutable { calls += ++own; });
+    int count = 0;
+    executor.for_each(1, [count](Index, Index) mutable { calls += ++count; });
     executor.for_each(-1, [](Index, Index) { FAIL() << "a negative count is nothing"; });
     EXPECT_EQ(calls, 7);
   };

@@ -164,7 +164,7 @@ TEST(Workers, HaveBuffersOfTheirOwnAndNoCacheLineInCommon) {
 
 TEST(Workers, RejectsMoreThanMemoryCouldHold) {
   using Worker = std::array<double*, 4>;
-  const auto make = [](Arena& own) { return Worker{own.take<double>("f", 1000)}; };
+  const auto make = [](Arena& arena) { return Worker{arena.take<double>("f", 1000)}; };
   const Index limit = std::numeric_limits<Index>::max();
   // Too many workers, too many buffers, and a sum of both that is too large.
   for (const Index count : {limit / 4, limit / 32, Index{1} << 57, limit / 8080}) {
@@ -179,11 +179,11 @@ TEST(Scratch, UsesWhatIsLentAndBringsItsOwnMemoryWhereNothingIs) {
   std::vector<std::byte> memory(10000);
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const std::size_t bytes = layout_bytes(seed);
-    Scratch lent("f", memory, bytes), own("f", {}, bytes);
+    Scratch lent("f", memory, bytes), allocated("f", {}, bytes);
     EXPECT_EQ(lent.bytes().data(), memory.data());
     EXPECT_EQ(lent.bytes().size(), memory.size());
-    EXPECT_EQ(own.bytes().size(), bytes);
-    for (Scratch* const scratch : {&lent, &own}) {
+    EXPECT_EQ(allocated.bytes().size(), bytes);
+    for (Scratch* const scratch : {&lent, &allocated}) {
       expect_good_buffers(Layout(scratch->arena(), seed), scratch->bytes());
     }
   }

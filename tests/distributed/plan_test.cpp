@@ -33,9 +33,9 @@ void expect_planned_bytes() {
       distributed::run_ranks(ranks, [&](ThreadRank& thread) {
         CountedRank comm(thread);
         const RankProblem<float> rank(p, comm.rank(), ranks);
-        const auto own = rank.own.inputs();
-        Matrix<float> out(rank.own.queries(), p.tensors[kV].cols());
-        const auto sizes = detail::head_sizes(own, p.op);
+        const auto in = rank.local.inputs();
+        Matrix<float> out(rank.local.queries(), p.tensors[kV].cols());
+        const auto sizes = detail::head_sizes(in, p.op);
         const HeadWidths head{.features = sizes.features,
                               .values = sizes.values,
                               .sums = sizes.sums,
@@ -43,10 +43,10 @@ void expect_planned_bytes() {
                               .block_length = largest_block(p.blocks.queries)};
         Plan plan{};
         if constexpr (causal) {
-          distributed::causal(comm, own, rank.own.blocks.queries, p.mixing(), p.op, out);
+          distributed::causal(comm, in, rank.local.blocks.queries, p.mixing(), p.op, out);
           plan = distributed::causal_plan<float>(p.pattern, queries, comm.rank(), head);
         } else {
-          distributed::bidirectional(comm, own, rank.own.blocks, p.mixing(), p.op, out);
+          distributed::bidirectional(comm, in, rank.local.blocks, p.mixing(), p.op, out);
           plan =
               distributed::bidirectional_plan<float>(p.pattern, queries, keys, comm.rank(), head);
         }

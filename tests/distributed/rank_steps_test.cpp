@@ -87,15 +87,15 @@ std::string log_of(Index rank, Index heads, const Form& form) {
   std::string result;
   const MixingMatrix<float> mixing = locality<float>(kBlocks);
   distributed::run_ranks(2, [&](ThreadRank& thread) {
-    LoggedRank own(thread);
+    LoggedRank logged(thread);
     Tensor<float> q({1, kBlocks / 2, heads, kWidth}), v({1, kBlocks / 2, heads, kValues}), out = v;
     Random rng(3);
     for (Tensor<float>* t : {&q, &v, &out}) {  // out is the gradient of backward forms
       for (float& x : t->data()) x = static_cast<float>(rng.uniform());
     }
     noted.clear();
-    form(own, inputs(q, q, v), mixing, out.view());
-    if (own.rank() == rank) result = noted;
+    form(logged, inputs(q, q, v), mixing, out.view());
+    if (logged.rank() == rank) result = noted;
   });
   return result;
 }
@@ -105,8 +105,8 @@ std::vector<float> outputs_of(Index ranks, const Form& form) {
   std::vector<float> result(static_cast<std::size_t>(kBlocks * kValues));
   const MixingMatrix<float> mixing = locality<float>(kBlocks);
   distributed::run_ranks(ranks, [&](ThreadRank& thread) {
-    LoggedRank own(thread);
-    const Index count = kBlocks / ranks, first = own.rank() * count;
+    LoggedRank logged(thread);
+    const Index count = kBlocks / ranks, first = logged.rank() * count;
     Tensor<float> q({1, count, 1, kWidth}), v({1, count, 1, kValues}), out = v;
     const auto fill = [&](Tensor<float>& t, Index width) {
       for (Index i = 0; i < count * width; ++i) {
@@ -115,7 +115,7 @@ std::vector<float> outputs_of(Index ranks, const Form& form) {
     };
     fill(q, kWidth);
     fill(v, kValues);
-    form(own, inputs(q, q, v), mixing, out.view());
+    form(logged, inputs(q, q, v), mixing, out.view());
     std::ranges::copy(out.data(), result.begin() + first * kValues);
   });
   return result;

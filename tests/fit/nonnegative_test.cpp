@@ -86,9 +86,9 @@ double least_residual(const LeastSquares& p, const std::vector<double>& weights,
     Eigen::VectorXd f = p.f;
     if (fixed) f -= p.a.col(last) / weight(last);
     for (Index j = 0; j < variables; ++j) {
-      const Index own = chosen[static_cast<std::size_t>(j)];
-      a.col(j) = p.a.col(own);
-      if (fixed) a.col(j) -= p.a.col(last) * (weight(own) / weight(last));
+      const Index column = chosen[static_cast<std::size_t>(j)];
+      a.col(j) = p.a.col(column);
+      if (fixed) a.col(j) -= p.a.col(last) * (weight(column) / weight(last));
     }
     Eigen::VectorXd x = Eigen::VectorXd::Zero(variables);
     if (variables > 0) x = a.completeOrthogonalDecomposition().solve(f);

@@ -92,8 +92,8 @@ TEST(PairGroups, SharedGradientsAreSummedInOneOrderByAnyNumberOfWorkers) {
                                     detail::ParameterSizes{.query_map = 1}, pool);
       order.run(
           {.query_map = {&sum, 1}}, pool,
-          [&](Index, Index h, const ParameterGradients<float>& own, std::byte*,
-              const ExecutorRef&) { own.query_map[0] += terms[static_cast<std::size_t>(h)]; });
+          [&](Index, Index h, const ParameterGradients<float>& sums, std::byte*,
+              const ExecutorRef&) { sums.query_map[0] += terms[static_cast<std::size_t>(h)]; });
       EXPECT_EQ(sum, expected) << pairs << " pairs, " << workers << " workers";
     }
   }

@@ -163,8 +163,8 @@ TEST(Prefetch, TensorsThatAreAbsentOrWhoseColumnsAreApartHaveNoLines) {
 TEST(Prefetch, LoadsRowsAheadOfThoseThatAreCopied) {
   alignas(64) static float numbers[64 * 112];
   const MatrixView<const float> x(numbers, 64, 70, 112);  // rows of 5 lines
-  std::vector<float> room(64 * 112), factors(64, 1);
-  const detail::Rows<float> rows{room.data(), 112};
+  std::vector<float> memory(64 * 112), factors(64, 1);
+  const detail::Rows<float> rows{memory.data(), 112};
   std::vector<Index> order(64), upwards(64);
   std::iota(order.rbegin(), order.rend(), Index{0});
   std::iota(upwards.begin(), upwards.end(), Index{0});
@@ -188,10 +188,10 @@ TEST(Prefetch, LoadsRowsAheadOfThoseThatAreCopied) {
     detail::gather_features(x, order.data(), count, Relu{}, static_cast<float*>(nullptr), rows);
   });
   expect_lines(4, upwards, [&](Index count) {
-    detail::Panels<float>(count, x.cols, room.data()).pack(x.middle_rows(0, count));
+    detail::Panels<float>(count, x.cols, memory.data()).pack(x.middle_rows(0, count));
   });
   lines.clear();
-  detail::Panels<float>(64, 70, room.data()).pack({numbers, 64, 70, 70});
+  detail::Panels<float>(64, 70, memory.data()).pack({numbers, 64, 70, 70});
   EXPECT_TRUE(lines.empty()) << "of rows that lie one after another";
 }
 

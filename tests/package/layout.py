@@ -91,14 +91,14 @@ def include_directions(files):
         if folder_of(header) not in MAY_INCLUDE:
             yield f"include/mhla/{header}: expected {folder_of(header)} in the table of layout.py"
     for header, place, line in header_lines(files):
-        own = re.match(r"#\s*include\s*[<\"]mhla/([^\">]+)[>\"]", line)
+        include = re.match(r"#\s*include\s*[<\"]mhla/([^\">]+)[>\"]", line)
         folder = folder_of(header)
-        if own and f"include/mhla/{own[1]}" not in files:
-            yield f"{place}: includes mhla/{own[1]}, which is not there"
-        elif own:
+        if include and f"include/mhla/{include[1]}" not in files:
+            yield f"{place}: includes mhla/{include[1]}, which is not there"
+        elif include:
             allowed = MAY_INCLUDE.get(folder, "")
-            if folder_of(own[1]) not in [folder, *allowed.split()]:
-                yield (f"{place}: includes mhla/{own[1]}; {folder} may include itself and "
+            if folder_of(include[1]) not in [folder, *allowed.split()]:
+                yield (f"{place}: includes mhla/{include[1]}; {folder} may include itself and "
                        f"[{allowed}]")
         elif re.match(r"#\s*include", line):
             foreign = re.search(r"[<\"]([^\">]+)[>\"]", line)
@@ -144,12 +144,12 @@ def tests_mirror_include(files):
                      if posixpath.dirname(header) == folder]
         if folder == "cuda" or not of_folder:
             continue
-        own = [header for header in of_folder if path == f"tests/{header[:-4]}_test.cpp"]
+        mirrored = [header for header in of_folder if path == f"tests/{header[:-4]}_test.cpp"]
         included = re.findall(r'^#include "mhla/(.*)"', files.text(path), re.M)
         if not name.endswith("_test.cpp"):
             yield f"{path}: expected a test of include/mhla/{folder}; tests/support has the rest"
-        elif own and own[0] not in included:
-            yield f"{path} does not include mhla/{own[0]}"
+        elif mirrored and mirrored[0] not in included:
+            yield f"{path} does not include mhla/{mirrored[0]}"
         elif not {"mhla.hpp", *of_folder} & set(included):
             yield f"{path} includes no header of mhla/{folder}"
 

@@ -150,9 +150,9 @@ TEST(LearnedMapWeights, MayBeLentAndAreSharedByCopies) {
     EXPECT_EQ(map.dense().bias, dense.bias);
     return r;
   };
-  std::vector<float> room(static_cast<std::size_t>(d * d));
+  std::vector<float> scratch(static_cast<std::size_t>(d * d));
   const Hedgehog<float> lent(
-      detail::MapLayer<float>(d, dense.weight.data(), dense.bias.data(), room.data()));
+      detail::MapLayer<float>(d, dense.weight.data(), dense.bias.data(), scratch.data()));
   auto owner = std::make_unique<Hedgehog<float>>(dense);
   const Result expected = run(*owner);
   EXPECT_TRUE(run(lent) == expected);

@@ -29,9 +29,9 @@ TYPED_TEST(Mixing, ColumnsMixWhatTheirReadersHave) {
     for (Index begin = 0; begin < p.keys; begin += size) {
       const Index end = std::min(begin + size, p.keys);
       GuardedArena memory(1 << 16);
-      const detail::Coefficients<A> room("f", memory.next(), end - begin, p.queries);
+      const detail::Coefficients<A> scratch("f", memory.next(), end - begin, p.queries);
       const auto group =
-          detail::MixingGroup<A>::of_columns(p.m, begin, end, p.reach, p.queries, room);
+          detail::MixingGroup<A>::of_columns(p.m, begin, end, p.reach, p.queries, scratch);
       group.mix(out.rows().below(begin), {x.data(), cols}, cols);
       memory.expect_intact();
     }
@@ -48,9 +48,9 @@ TYPED_TEST(Mixing, ListsGiveTheBitsOfTheDenseMatrixWithZeros) {
     const Matrix<A> x = rng.matrix<A>(blocks, cols);
     const auto mixed = [&](const MixingMatrix<A>& mixing) {
       GuardedArena memory(1 << 16);
-      const detail::Coefficients<A> room("f", memory.next(), blocks, blocks);
+      const detail::Coefficients<A> scratch("f", memory.next(), blocks, blocks);
       Matrix<A> out(blocks, cols);
-      detail::MixingGroup<A>(mixing, 0, blocks, Reach::kAll, blocks, room)
+      detail::MixingGroup<A>(mixing, 0, blocks, Reach::kAll, blocks, scratch)
           .mix({out.data(), cols}, {x.data(), cols}, cols);
       return out;
     };

@@ -118,11 +118,11 @@ TYPED_TEST(OpenBlock, AFirstQueryReadsRowsThatAreCompletedForIt) {
     const Matrix<A> k = rng.matrix<A>(1, d), v = rng.matrix<A>(1, e), q = rng.matrix<A>(1, d);
     const Matrix<A> start = rng.matrix<A>(d, e);
     Matrix<A> completed = Matrix<A>::Constant(d, e, A(NAN));
-    const Guarded<A> keys(k), values(v), output(1, e), room(1, d);
+    const Guarded<A> keys(k), values(v), output(1, e), scratch(1, d);
     const detail::OpenBlock<A> block{completed.data(), {}, keys, values, d, e, A(0.5)};
     Index rows = 0;
     const A score = block.read_first(
-        q.data(), has_key, room.data(), output.data(), [&](Index begin, Index end) {
+        q.data(), has_key, scratch.data(), output.data(), [&](Index begin, Index end) {
           ASSERT_EQ(begin, rows);
           rows = end;
           completed.middleRows(begin, end - begin) = start.middleRows(begin, end - begin);

@@ -35,7 +35,7 @@ struct AmxCase {
   using Stages = detail::UnitStages<detail::amx, float>;
   static constexpr bool kSkips = false;
   /// Feature maps may use tiles themselves.
-  static void map() { const detail::TileScope own; }
+  static void map() { const detail::TileScope scope; }
   static Index group(Index rows) { return detail::round_up(rows, detail::kTileRows); }
   /// Values are exact; each strip starts a step. The sums are kept as two parts.
   static Bound summary_bound(Index tokens) {

@@ -23,9 +23,9 @@ class CountedRank {
   }
   auto all_gather(std::span<const distributed::SharedRows> arrays, std::span<const Index> first) {
     const auto r = static_cast<std::size_t>(rank());
-    const Index own = first[r + 1] - first[r];
-    sent += own * (size() - 1) * bytes(arrays);
-    received += (first.back() - own) * bytes(arrays);
+    const Index count = first[r + 1] - first[r];
+    sent += count * (size() - 1) * bytes(arrays);
+    received += (first.back() - count) * bytes(arrays);
     gathers = true;
     return rank_->all_gather(arrays, first);
   }

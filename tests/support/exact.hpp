@@ -30,8 +30,8 @@ Matrix<T> integers(Random& rng, Index rows, Index cols, Index limit = 3) {
 
 /// A strip that begins with the rows of x, with memory for `room` rows, at least those of x.
 template <class A>
-detail::Rows<A> rows_of(Memory& memory, const Matrix<A>& x, Index room = 0) {
-  const detail::Rows<A> rows("f", memory.arena, std::max(room, x.rows()), x.cols());
+detail::Rows<A> rows_of(Memory& memory, const Matrix<A>& x, Index capacity = 0) {
+  const detail::Rows<A> rows("f", memory.arena, std::max(capacity, x.rows()), x.cols());
   for (Index r = 0; r < x.rows(); ++r) std::copy_n(x.data() + r * x.cols(), x.cols(), rows.row(r));
   return rows;
 }
@@ -66,8 +66,8 @@ Matrix<A> matrix_of(const detail::Rows<A>& rows, Index count, Index cols) {
 
 /// Expects that a strip of `room` rows is NaN after its first `count` rows of `cols` numbers.
 template <class A>
-void expect_nothing_beside(const detail::Rows<A>& rows, Index room, Index count, Index cols) {
-  for (Index r = 0; r < room; ++r) {
+void expect_nothing_beside(const detail::Rows<A>& rows, Index capacity, Index count, Index cols) {
+  for (Index r = 0; r < capacity; ++r) {
     for (Index j = r < count ? cols : 0; j < rows.stride; ++j) {
       ASSERT_TRUE(std::isnan(rows.row(r)[j])) << "written outside: " << r << ", " << j;
     }

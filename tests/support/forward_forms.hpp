@@ -236,7 +236,7 @@ void make_linear(Problem<T>& p) {
 }
 /// Replaces CrossQuery by its equal with one block.
 template <class T>
-void make_own(Problem<T>& p) {
+void make_separate(Problem<T>& p) {
   if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kToken;
 }
 
@@ -277,7 +277,7 @@ struct LinearCausal {
   template <class T>
   static void fit(Problem<T>& p) {
     make_linear(p);
-    make_own(p);
+    make_separate(p);
   }
   template <class T>
   static Index chain(const Problem<T>& p) {

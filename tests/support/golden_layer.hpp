@@ -85,7 +85,7 @@ inline Index square_side(const Safetensors& file, const std::string& key) {
 inline Result check_vision_layer(const Safetensors& file) {
   const Index side = square_side(file, "embed_len"), block = square_side(file, "block_size");
   const double eps = value<double>(file, "eps");
-  const bool own_eps = file.metadata().contains("rms_norm_eps");  // otherwise PyTorch's eps
+  const bool stored_eps = file.metadata().contains("rms_norm_eps");  // otherwise PyTorch's eps
   return check_layer<VisionLayer>(
       file,
       VisionOptions{.heads = value<Index>(file, "heads"),
@@ -98,7 +98,7 @@ inline Result check_vision_layer(const Safetensors& file) {
                     .normalizer = CrossQuery{eps},
                     .feature_eps = eps,
                     .layer_norm_eps = value<double>(file, "layer_norm_eps"),
-                    .qk_norm_eps = own_eps ? value<double>(file, "rms_norm_eps") : 0},
+                    .qk_norm_eps = stored_eps ? value<double>(file, "rms_norm_eps") : 0},
       file.tensor("x").shape.at(0));
 }
 

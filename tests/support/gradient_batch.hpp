@@ -114,8 +114,9 @@ class RandomBatch {
     };
     const auto width = [&](Part part) { return shared_.tensors[part].cols(); };
     in_ = {.q = add(nq, width(kQ)), .k = add(nk, width(kK)), .v = add(nk, width(kV))};
-    const auto own_q = add(nq, width(kNormalizerQ)), own_k = add(nk, width(kNormalizerK));
-    if (width(kNormalizerQ) > 0) in_.normalizer_q = own_q, in_.normalizer_k = own_k;
+    const auto denominator_q = add(nq, width(kNormalizerQ)),
+               denominator_k = add(nk, width(kNormalizerK));
+    if (width(kNormalizerQ) > 0) in_.normalizer_q = denominator_q, in_.normalizer_k = denominator_k;
     add(nq, width(kV));  // dout
     const auto mask = [&](Matrix<bool>& m, Index tokens) -> BatchMask {
       if (rng_.chance(0.6)) return {};

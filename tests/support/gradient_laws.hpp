@@ -254,9 +254,9 @@ struct GradientLaws {
       std::vector<std::byte> zeros(Form::bytes(p.inputs(), p, p.blocks, {}));
       Form::add(arguments(p, g), p, p.blocks, {.workspace = zeros});
       expect_same(alone, g, p, "zeros in the workspace");
-      Buffers own(p);
-      Form::add(arguments(p, own), p, p.blocks, {});
-      expect_same(alone, own, p, "without a workspace");
+      Buffers allocated(p);
+      Form::add(arguments(p, allocated), p, p.blocks, {});
+      expect_same(alone, allocated, p, "without a workspace");
       for (ThreadPool* pool : {&one, &two, &three, &eight}) {
         expect_same(alone, gradients_of<Form>(p, *pool), p,
                     std::to_string(pool->workers()) + " workers");

@@ -111,9 +111,9 @@ GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
   p.dout = rng.matrix<T>(nq, e);
   if (normalizer != 0 && rng.chance(0.4)) {
     const bool weights = p.op.query_map.weights() + p.op.key_map.weights() > 0;
-    const Index own = weights ? d : rng.integer(1, 8);
-    p.tensors[kNormalizerQ] = rng.matrix<T>(nq, own);
-    p.tensors[kNormalizerK] = rng.matrix<T>(nk, own);
+    const Index width = weights ? d : rng.integer(1, 8);
+    p.tensors[kNormalizerQ] = rng.matrix<T>(nq, width);
+    p.tensors[kNormalizerK] = rng.matrix<T>(nk, width);
   }
   const Index more = Form::kCausal ? rng.integer(0, 2) : 0;  // only the leading part is read
   const Index rows = std::max<Index>(1, blocks.blocks() + more);

@@ -99,12 +99,12 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
   };
   // Features that are not rotated.
   const bool sums = !o.softmax && o.normalizer.sums() != WeightSums::kNone;
-  const Matrix<S> own = x(tokens, Eigen::all), v = p.project(x, "v");
-  const Matrix<S> q = features(sums ? x : own, "q"), k = features(x, "k");
+  const Matrix<S> read = x(tokens, Eigen::all), v = p.project(x, "v");
+  const Matrix<S> q = features(sums ? x : read, "q"), k = features(x, "k");
   Matrix<S> turned_k = k;
   for (Index j = 0; j < k.rows(); ++j) turn(turned_k.row(j), j);
   const Matrix<S> mixing = p.matrix("block_attn.conv.weight");
-  Matrix<S> a(own.rows(), v.cols());
+  Matrix<S> a(read.rows(), v.cols());
   for (Index r = 0; r < a.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
     Row<S> turned_q = q.row(sums ? t : r);
@@ -120,7 +120,7 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
   }
   rms_normalize(a, p.row("g_norm.weight"), o.norm_eps);
   if (o.gate) {
-    Matrix<S> gate = p.project(own, "g");
+    Matrix<S> gate = p.project(read, "g");
     apply_silu(gate);
     a = a.cwiseProduct(gate).eval();
   }

@@ -243,9 +243,9 @@ Problem<T> large_problem(std::uint64_t seed, bool causal) {
   p.k = rng.matrix<T>(nk, d);
   p.v = rng.matrix<T>(nk, e);
   if (p.normalizer != WeightSums::kNone && rng.chance(0.3)) {
-    const Index own = p.query_map.weights() > 0 || rng.chance(0.3) ? d : rng.integer(1, 20);
-    p.normalizer_q = rng.matrix<T>(nq, own);
-    p.normalizer_k = rng.matrix<T>(nk, own);
+    const Index width = p.query_map.weights() > 0 || rng.chance(0.3) ? d : rng.integer(1, 20);
+    p.normalizer_q = rng.matrix<T>(nq, width);
+    p.normalizer_k = rng.matrix<T>(nk, width);
   }
   p.coefficients = rng.matrix<A>(p.query_blocks.blocks(), p.key_blocks.blocks(), 0.1, 1);
   p.lower = rng.chance(0.3) ? rng.integer(0, 9) : p.coefficients.rows();

@@ -39,7 +39,7 @@ class RankArrays {
   std::span<const SharedRows> shared() const { return shared_; }
 
   /// Writes rows [begin, end), which belong to this rank.
-  void own(Index begin, Index end) {
+  void fill(Index begin, Index end) {
     visit(begin, end, [&](std::size_t a, Index row, std::size_t i, std::byte& byte) {
       byte = byte_of(round_, a, row, i);
     });

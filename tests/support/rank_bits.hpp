@@ -42,7 +42,7 @@ void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, I
   const BatchInputs<float> in = inputs(q, k, v);
   const CrossBlocks<ContiguousBlocks, ContiguousBlocks> all{{length}, {length}};
   const Tensor<float> o = Form::run_alone(in, p, all);
-  GradientBuffers<float> whole(p), own(p);
+  GradientBuffers<float> whole(p), parts(p);
   add_gradients<typename Form::Alone>(
       GradientArguments<BatchInputs<float>>{in, dout, {.q = expected}, whole.parameter_views()}, p,
       all);
@@ -55,11 +55,12 @@ void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, I
   const BatchInputs<float> mine{.q = part(in.q), .k = part(in.k), .v = part(in.v)};
   Tensor<float> out({batch, n, heads, d});
   Form::run(comm, mine, p, all, part(out.view()));
-  Form::add(
-      comm,
-      GradientArguments<BatchInputs<float>>{
-          mine, part(TensorView<const float>(dout)), {.q = part(dq.view())}, own.parameter_views()},
-      p, all);
+  Form::add(comm,
+            GradientArguments<BatchInputs<float>>{mine,
+                                                  part(TensorView<const float>(dout)),
+                                                  {.q = part(dq.view())},
+                                                  parts.parameter_views()},
+            p, all);
   for (Index b = 0; b < batch; ++b) {
     for (Index t = begin; t < begin + count; ++t) {
       for (Index h = 0; h < heads; ++h) {
@@ -70,7 +71,7 @@ void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, I
       }
     }
   }
-  EXPECT_EQ(different_bits(own, whole), "");
+  EXPECT_EQ(different_bits(parts, whole), "");
 }
 
 /// Checks shares so large that their summaries are sent in parts, the last part slab by slab.
@@ -103,12 +104,12 @@ void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op,
 
   if (comm.size() > 3) return;  // shares of one or two parts
   Matrix<float> dk = Matrix<float>::Zero(count, kWidth),
-                own = Matrix<float>::Zero(in.k.rows, kWidth);
+                dkeys = Matrix<float>::Zero(in.k.rows, kWidth);
   add_gradients<typename Form::Alone>(
       GradientArguments<Inputs<float>>{inputs(q, q, v), v, {.k = dk}, {}}, p, blocks);
-  Form::add(comm, GradientArguments<Inputs<float>>{in, part(v), {.k = own}, {}}, p, blocks,
+  Form::add(comm, GradientArguments<Inputs<float>>{in, part(v), {.k = dkeys}, {}}, p, blocks,
             {.executor = pool});
-  EXPECT_EQ(bits_of(own), bits_of(Matrix<float>(dk.middleRows(first[r], own.rows()))));
+  EXPECT_EQ(bits_of(dkeys), bits_of(Matrix<float>(dk.middleRows(first[r], dkeys.rows()))));
 }
 
 /// Checks a decode of five heads of six values each, with its state on one machine and split over
@@ -134,14 +135,14 @@ void expect_bits_of_one_stream(C& comm, std::size_t axis) {
 
   const auto borders = random_split(rng, axis == 2 ? kHeads : kValues, comm.size());
   const auto r = static_cast<std::size_t>(comm.rank());
-  const Index own = borders[r + 1] - borders[r];
+  const Index count = borders[r + 1] - borders[r];
   const auto part = [&](TensorView<const float> t, bool split) {
-    return split ? detail::part_of_axis(t, axis, borders[r], own) : t;
+    return split ? detail::part_of_axis(t, axis, borders[r], count) : t;
   };
   const Streaming<float> stream(
-      {.width = kWidth, .values = axis == 2 ? kValues : own, .block_length = 4}, mixing);
-  auto own_states = states_of(stream, kSequences * (axis == 2 ? own : kHeads));
-  const auto append_own =
+      {.width = kWidth, .values = axis == 2 ? kValues : count, .block_length = 4}, mixing);
+  auto part_states = states_of(stream, kSequences * (axis == 2 ? count : kHeads));
+  const auto append_rank =
       axis == 2 ? &distributed::append_heads<C, float, Operator<>, MixingMatrix<float>>
                 : &distributed::append_values<C, float, Operator<>, MixingMatrix<float>>;
   Index begin = 0;
@@ -151,11 +152,11 @@ void expect_bits_of_one_stream(C& comm, std::size_t axis) {
     append(whole, std::span(states),
            BatchInputs<float>{.q = piece(q), .k = piece(k), .v = piece(v)},
            tokens(expected.view()));
-    append_own(comm, borders, stream, std::span(own_states),
-               BatchInputs<float>{.q = part(piece(q), axis == 2),
-                                  .k = part(piece(k), axis == 2),
-                                  .v = part(piece(v), true)},
-               tokens(out.view()), {});
+    append_rank(comm, borders, stream, std::span(part_states),
+                BatchInputs<float>{.q = part(piece(q), axis == 2),
+                                   .k = part(piece(k), axis == 2),
+                                   .v = part(piece(v), true)},
+                tokens(out.view()), {});
     begin += n;
   }
   EXPECT_EQ(out.data(), expected.data()) << "on rank " << comm.rank();

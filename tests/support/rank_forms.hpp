@@ -73,7 +73,7 @@ void expect_bits_of_one_machine(C& comm, const GradientProblem<T>& p) {
 
   const Matrix<T> expected = rank.queries.rows_of(Form::run_alone(p.inputs(), p, p.blocks));
   Matrix<T> out = Matrix<T>::Constant(expected.rows(), expected.cols(), T(7));
-  Form::run(comm, rank.own.inputs(), rank.own, rank.own.blocks, out, call);
+  Form::run(comm, rank.local.inputs(), rank.local, rank.local.blocks, out, call);
   EXPECT_EQ(bits_of(out), bits_of(expected)) << "outputs" << where;
 
   Random start(p.seed);
@@ -81,9 +81,9 @@ void expect_bits_of_one_machine(C& comm, const GradientProblem<T>& p) {
   GradientBuffers<T> all = begin, part = rank.part_of(begin);
   add_gradients<typename Form::Alone>(p, all);
   Form::add(comm,
-            GradientArguments<Inputs<T>>{rank.own.inputs(), rank.own.dout, part.views(),
+            GradientArguments<Inputs<T>>{rank.local.inputs(), rank.local.dout, part.views(),
                                          part.parameter_views()},
-            rank.own, rank.own.blocks, call);
+            rank.local, rank.local.blocks, call);
   EXPECT_EQ(different_bits(part, rank.part_of(all)), "") << "gradients" << where;
 }
 

@@ -67,14 +67,14 @@ class PartOfBlocks {
 template <class T>
 struct RankProblem {
   PartOfBlocks queries, keys;
-  GradientProblem<T> own;
+  GradientProblem<T> local;
 
   RankProblem(const GradientProblem<T>& p, Index rank, Index ranks)
       : RankProblem(p, rank, splits(p, ranks)) {}
 
   /// Copies the part of one machine's gradients that this rank has.
   GradientBuffers<T> part_of(const GradientBuffers<T>& all) const {
-    GradientBuffers<T> part(own);
+    GradientBuffers<T> part(local);
     for (const Part tensor : {kQ, kK, kV, kNormalizerQ, kNormalizerK}) {
       part.tensors[tensor] = side(tensor).rows_of(all.tensors[tensor]);
     }
@@ -95,14 +95,14 @@ struct RankProblem {
   RankProblem(const GradientProblem<T>& p, Index rank, const Splits& splits)
       : queries(p.blocks.queries, at(splits.first, rank), at(splits.first, rank + 1)),
         keys(p.blocks.keys, at(splits.second, rank), at(splits.second, rank + 1)),
-        own(p) {
-    own.blocks = {queries.blocks(), keys.blocks()};
+        local(p) {
+    local.blocks = {queries.blocks(), keys.blocks()};
     for (const Part tensor : {kQ, kK, kV, kNormalizerQ, kNormalizerK}) {
-      own.tensors[tensor] = side(tensor).rows_of(p.tensors[tensor]);
+      local.tensors[tensor] = side(tensor).rows_of(p.tensors[tensor]);
     }
-    own.dout = queries.rows_of(p.dout);
-    own.query_mask = queries.mask_of(p.query_mask);
-    own.key_mask = keys.mask_of(p.key_mask);
+    local.dout = queries.rows_of(p.dout);
+    local.query_mask = queries.mask_of(p.query_mask);
+    local.key_mask = keys.mask_of(p.key_mask);
   }
   const PartOfBlocks& side(Part tensor) const {
     return tensor == kQ || tensor == kNormalizerQ ? queries : keys;

@@ -135,17 +135,17 @@ template <class A>
 class Guarded {
  public:
   /// \param room  rows that may be overwritten, at least `rows`
-  Guarded(Index rows, Index cols, Index room = 0)
+  Guarded(Index rows, Index cols, Index capacity = 0)
       : count_(rows),
         cols_(cols),
-        room_(std::max(rows, room)),
-        memory_(static_cast<std::size_t>((room_ + 3) * (cols + 64)) * sizeof(A)),
+        capacity_(std::max(rows, capacity)),
+        memory_(static_cast<std::size_t>((capacity_ + 3) * (cols + 64)) * sizeof(A)),
         before_(memory_.arena.template take<A>("guard", kGuard)),
-        rows_("rows", memory_.arena, room_, cols),
+        rows_("rows", memory_.arena, capacity_, cols),
         behind_(memory_.arena.template take<A>("guard", kGuard)) {}
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
-  explicit Guarded(const Matrix<A>& x, Index room = 0) : Guarded(x.rows(), x.cols(), room) {
+  explicit Guarded(const Matrix<A>& x, Index capacity = 0) : Guarded(x.rows(), x.cols(), capacity) {
     for (Index r = 0; r < x.rows(); ++r) {
       std::copy_n(x.data() + r * x.cols(), x.cols(), rows_.row(r));
     }
@@ -176,7 +176,7 @@ class Guarded {
   static bool is_nan(A x) { return std::isnan(x); }
 
   static constexpr Index kGuard = 32;
-  Index count_, cols_, room_;
+  Index count_, cols_, capacity_;
   Memory memory_;
   A* before_;
   detail::Rows<A> rows_;

@@ -162,10 +162,10 @@ void expect_mixtures(Random& rng) {
   if (poisoned >= 0) x.row(poisoned).setConstant(A(NAN)), z.row(poisoned).setConstant(A(NAN));
 
   GuardedArena memory(1 << 24);
-  const Index count = end - begin, room = Case::group(count);
+  const Index count = end - begin, capacity = Case::group(count);
   const typename Case::Stages::Summaries s("f", memory.next(), blocks, d, e);
   const detail::Coefficients<A> coefficients("f", memory.next(), count, blocks);
-  const typename Case::Stages::Mixtures mixtures("f", memory.next(), room, s);
+  const typename Case::Stages::Mixtures mixtures("f", memory.next(), capacity, s);
   const Guarded<A> sums(count, d);
   Case::store(x, s);
   const detail::MixingGroup<A> group(m, begin, end, reach, blocks, coefficients);

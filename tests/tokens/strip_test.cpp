@@ -54,8 +54,8 @@ void expect_equal(const detail::Strip& strip, const Expected& expected) {
 template <Partition P>
 void expect_strips(const P& blocks, Mask mask) {
   for (Index b = 0; b < blocks.blocks(); ++b) {
-    const std::vector<Expected> own = strips_of(blocks, b, mask);
-    std::vector<Expected> ahead = own;  // and the next block's first strip, or none
+    const std::vector<Expected> strips = strips_of(blocks, b, mask);
+    std::vector<Expected> ahead = strips;  // and the next block's first strip, or none
     if (b + 1 < blocks.blocks()) {
       const std::vector<Expected> next = strips_of(blocks, b + 1, mask);
       if (!next.empty()) ahead.push_back(next.front());
@@ -63,17 +63,17 @@ void expect_strips(const P& blocks, Mask mask) {
     ahead.push_back({});
 
     detail::StripCursor strip(blocks, b, mask);
-    for (std::size_t s = 0; s < own.size(); ++s) {
+    for (std::size_t s = 0; s < strips.size(); ++s) {
       EXPECT_TRUE(strip.more());
       expect_equal(strip.ahead(), ahead[s]);
-      ASSERT_EQ(strip.next(), std::ssize(own[s].tokens)) << "block " << b;
-      EXPECT_EQ(strip.count(), std::ssize(own[s].tokens));
-      expect_equal(strip.tokens(), own[s].tokens);
-      expect_equal(strip.places(), own[s].places);
+      ASSERT_EQ(strip.next(), std::ssize(strips[s].tokens)) << "block " << b;
+      EXPECT_EQ(strip.count(), std::ssize(strips[s].tokens));
+      expect_equal(strip.tokens(), strips[s].tokens);
+      expect_equal(strip.places(), strips[s].places);
     }
     for (int again = 0; again < 3; ++again) {  // at the end, and past it
       EXPECT_FALSE(strip.more());
-      expect_equal(strip.ahead(), ahead[own.size()]);
+      expect_equal(strip.ahead(), ahead[strips.size()]);
       EXPECT_EQ(strip.next(), 0);
       EXPECT_EQ(strip.count(), 0);
     }

@@ -57,10 +57,10 @@ inline Index layers_of(const std::string& feature_map) {
 /// Constructs a map on rows of `width` that reads its weights in place from a tensor.
 /// \param weights  Layers one after another: the weight [D,D] of each, followed by its bias [D] or
 ///                 by nothing (t2r has no biases).
-/// \param room     Resized for the transposed weights; it must outlive the map, as the tensor must
+/// \param scratch  Resized for the transposed weights; it must outlive the map, as the tensor must
 template <class A>
 LearnedMap<A> learned_map(const char* function, const char* argument, const std::string& name,
-                          const Tensor& weights, Index width, std::vector<A>& room) {
+                          const Tensor& weights, Index width, std::vector<A>& scratch) {
   expect_tensor(function, argument, weights, scalar_type_of<A>(), 1);
   const Index layers = layers_of(name), square = width * width, count = weights.size(0);
   const bool bias = name != "t2r" && count == layers * (square + width);
@@ -72,11 +72,11 @@ LearnedMap<A> learned_map(const char* function, const char* argument, const std:
                            : " or, with biases, " + std::to_string(layers * (square + width))) +
             ": those of " + name + " of width " + std::to_string(width));
   }
-  room.resize(static_cast<std::size_t>(layers * square));
+  scratch.resize(static_cast<std::size_t>(layers * square));
   const auto layer = [&](Index i) {
     const A* const first = static_cast<const A*>(weights.const_data_ptr()) + i * (count / layers);
     return mhla::detail::MapLayer<A>(width, first, bias ? first + square : nullptr,
-                                     room.data() + i * square);
+                                     scratch.data() + i * square);
   };
   if (name == "hedgehog") return {mhla::Hedgehog<A>(layer(0))};
   if (name == "t2r") return {mhla::T2R<A>(layer(0))};

@@ -54,10 +54,10 @@ def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=Fa
         if normalizer == "cross_query":  # the mean over blocks of queries in the token's slot
             slots = slots_of(blocks[0])
             same = (slots[:, None] == slots).to(mixing)  # [N,N], 1 for tokens of one slot
-            own = torch.nn.functional.one_hot(blocks[0]).to(mixing)  # [N,M]
-            sums = torch.einsum("bhtj,jm->bhtm", weights(nq, nk), own)  # query by key block
+            key_blocks = torch.nn.functional.one_hot(blocks[0]).to(mixing)  # [N,M]
+            sums = torch.einsum("bhtj,jm->bhtm", weights(nq, nk), key_blocks)  # query by key block
             picked = mixing[blocks[0]][:, blocks[0]] * same  # m_ib of query s in block b
-            sums = torch.einsum("ts,bhsm,sm->bht", picked, sums, own)
+            sums = torch.einsum("ts,bhsm,sm->bht", picked, sums, key_blocks)
         else:
             sums = (coefficients * weights(nq, nk)).sum(-1)
         out = out / (sums.transpose(1, 2)[..., None] + eps)

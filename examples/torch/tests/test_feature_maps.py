@@ -42,8 +42,8 @@ def expected(kind, name, q, k, v, mixing, query_map, key_map, **options):
 @pytest.mark.parametrize("name, bias", MAPS)
 def test_equals_its_definition_with_all_gradients(kind, name, bias):
     maps = weights_of(name, bias)
-    own = dict(zip(("normalizer_q", "normalizer_k"), tensors(seed=2)))
-    for more in ({}, own) if kind == "bidirectional" else ({},):
+    separate = dict(zip(("normalizer_q", "normalizer_k"), tensors(seed=2)))
+    for more in ({}, separate) if kind == "bidirectional" else ({},):
         leaves = [t.requires_grad_() for t in (*tensors(), *maps.values(), *more.values())]
         signed = name == "elementwise_product"  # its sums may be 0
         options = more | {"normalizer": "none" if signed else "key_sum", "eps": 0.5}

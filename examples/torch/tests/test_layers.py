@@ -84,7 +84,7 @@ def test_decodes_in_sums_of_float():
     with torch.inference_mode():
         y = layer.append(state, x.half())
         whole = layer(x.half())
-    assert state.own.dtype is torch.float32 and y.dtype is torch.float16
+    assert state.open_summary.dtype is torch.float32 and y.dtype is torch.float16
     assert state.summaries.abs().max() > 65504
     assert relative(y.double(), exact) < 2 * relative(whole.double(), exact) + 1e-3
 

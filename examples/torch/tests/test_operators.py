@@ -164,18 +164,18 @@ def calls_of_the_dispatcher():
     """Pairs (operator, arguments) of each operator, with and without optional tensors."""
     q, k, v, mixing = tensors(batch=1, heads=2, width=3, values=2)
     keep = torch.ones(1, TOKENS, dtype=torch.bool)
-    own = {"normalizer_q": q.clone(), "normalizer_k": k.clone(), "key_mask": keep}
+    options = {"normalizer_q": q.clone(), "normalizer_k": k.clone(), "key_mask": keep}
     first = [t.transpose(1, 2) for t in (q, k, v)]
     yield OPERATORS.bidirectional.default, (q, k, v, mixing, GRID, BLOCK), {}
     yield OPERATORS.bidirectional.default, (*first, mixing, GRID, BLOCK), {"layout": "bhnd"}
-    yield OPERATORS.bidirectional.default, (q, k, v, mixing, GRID, BLOCK), own
+    yield OPERATORS.bidirectional.default, (q, k, v, mixing, GRID, BLOCK), options
     yield OPERATORS.causal.default, (q, k, v, mixing, 6), {}
     yield OPERATORS.linear.default, (q, k, v), {}
     yield OPERATORS.linear.default, (q, k, v, True), {"query_mask": keep}
     dout = torch.ones_like(v)
     yield OPERATORS.bidirectional_backward.default, (dout, q, k, v, mixing, GRID, BLOCK), {}
     yield OPERATORS.causal_backward.default, (dout, q, k, v, mixing, 6), {}
-    yield OPERATORS.linear_backward.default, (dout, q, k, v), own
+    yield OPERATORS.linear_backward.default, (dout, q, k, v), options
 
 
 @pytest.mark.parametrize("case", range(9))

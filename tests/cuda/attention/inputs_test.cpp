@@ -179,9 +179,9 @@ TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {
 
 TEST(CudaInputs, APrefillFitsItsStream) {
   const Arguments a;
-  const auto prefill = [&a](Index room, Index heads, Index seen = 0) {
+  const auto prefill = [&a](Index capacity, Index heads, Index seen = 0) {
     return mhla::cuda::detail::prefill_problem<64, 64>(
-        "cuda::f", a.in, mhla::cuda::contiguous(room, 16), seen, heads, a.op, a.out);
+        "cuda::f", a.in, mhla::cuda::contiguous(capacity, 16), seen, heads, a.op, a.out);
   };
   const Problem p = prefill(160, 3);
   EXPECT_TRUE(p.causal);

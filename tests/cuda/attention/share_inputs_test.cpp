@@ -55,28 +55,28 @@ ShareArguments of_tokens(Index tokens) {
 TEST(ShareInputs, BlocksAreThoseOfTheRanksOneAfterAnother) {
   const Index tokens[] = {64, 160, 5};  // 4 blocks, 10 blocks, one short block
   mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
-    const PlannedShare own = of_tokens(tokens[rank.rank()]).agree(rank);
-    EXPECT_EQ(own.share.key_blocks, (std::vector<Index>{0, 4, 14, 15}));
-    EXPECT_EQ(own.share.query_blocks, own.share.key_blocks);
-    EXPECT_EQ(own.share.rank, rank.rank());
-    EXPECT_EQ(own.problem.query_blocks.slots(), 16);  // also of the short block
-    EXPECT_EQ(own.problem.key_blocks.slots(), 16);
-    EXPECT_EQ(own.plan.form, mhla::cuda::Form::kThreeStage);
+    const PlannedShare planned = of_tokens(tokens[rank.rank()]).agree(rank);
+    EXPECT_EQ(planned.share.key_blocks, (std::vector<Index>{0, 4, 14, 15}));
+    EXPECT_EQ(planned.share.query_blocks, planned.share.key_blocks);
+    EXPECT_EQ(planned.share.rank, rank.rank());
+    EXPECT_EQ(planned.problem.query_blocks.slots(), 16);  // also of the short block
+    EXPECT_EQ(planned.problem.key_blocks.slots(), 16);
+    EXPECT_EQ(planned.plan.form, mhla::cuda::Form::kThreeStage);
     // 15 summaries of 6 pairs and their key sums, and the mixtures of the rank's own blocks.
-    const auto bytes = static_cast<std::size_t>(own.problem.query_blocks.blocks() + 15);
-    EXPECT_EQ(own.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
+    const auto bytes = static_cast<std::size_t>(planned.problem.query_blocks.blocks() + 15);
+    EXPECT_EQ(planned.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
   });
 }
 
 TEST(ShareInputs, CausalRanksReceiveWhatComesBefore) {
   const Index tokens[] = {64, 160, 5};
   mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
-    const PlannedShare own = of_tokens(tokens[rank.rank()]).agree<true>(rank);
-    const Index first = own.share.queries().first;
-    EXPECT_EQ(own.share.route.rows_received(), first);
+    const PlannedShare planned = of_tokens(tokens[rank.rank()]).agree<true>(rank);
+    const Index first = planned.share.queries().first;
+    EXPECT_EQ(planned.share.route.rows_received(), first);
     // 15 summaries, and mixtures from the next multiple of 64.
-    const auto bytes = static_cast<std::size_t>(first + own.share.queries().count + 15);
-    EXPECT_EQ(own.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
+    const auto bytes = static_cast<std::size_t>(first + planned.share.queries().count + 15);
+    EXPECT_EQ(planned.plan.workspace_bytes, bytes * 6 * (2 * 64 * 64 + 4 * 64));
   });
 }
 
@@ -129,11 +129,11 @@ TEST(ShareInputs, DevicesMustHaveTheSameKernels) {
 
 /// 7 blocks on each of three ranks.
 TEST(ShareInputs, PatternsAreBandsOfAllBlocksAndTheSame) {
-  const auto said = [](const Pattern& own, const Pattern& others) {
+  const auto said = [](const Pattern& pattern, const Pattern& others) {
     std::string first;
     mhla::distributed::run_ranks(3, [&](ThreadRank& rank) {
       ShareArguments a;
-      a.pattern = rank.rank() == 1 ? own : others;
+      a.pattern = rank.rank() == 1 ? pattern : others;
       const std::string text = message_of<mhla::error>([&] { a.agree(rank); });
       if (rank.rank() == 0) first = text;
     });
@@ -175,12 +175,12 @@ TEST(ShareInputs, AllRanksRefuseAGridInACausalFormOfOne) {
     said[static_cast<std::size_t>(rank.rank())] =
         message_of<mhla::error>([&] { a.agree<true>(rank); });
   });
-  const std::string own =
+  const std::string refusal =
       "mhla::cuda::distributed_causal: blocks are of a grid, expected runs of consecutive tokens: "
       "contiguous()";
-  EXPECT_EQ(said[1], own);
-  EXPECT_EQ(said[0], "mhla::cuda::distributed_causal: arguments were refused on rank 1 (" + own +
-                         "), expected what every rank takes");
+  EXPECT_EQ(said[1], refusal);
+  EXPECT_EQ(said[0], "mhla::cuda::distributed_causal: arguments were refused on rank 1 (" +
+                         refusal + "), expected what every rank takes");
   EXPECT_EQ(said[2], said[0]);
 }
 

@@ -34,7 +34,7 @@ struct Planted {
 };
 
 /// Returns the thread's first number. Numbers of a thread are kThreads apart.
-MHLA_DEVICE float* own(const Planted::Params& p) { return p.data + ptx::tid_x(); }
+MHLA_DEVICE float* thread_data(const Planted::Params& p) { return p.data + ptx::tid_x(); }
 
 template <class K>
 inline constexpr auto* kEntry = Entry<K, K::kNeeds, K::kFences>::kFunction;

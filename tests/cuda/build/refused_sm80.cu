@@ -50,8 +50,8 @@ struct UnplannedInstruction : Planted {
 /// Keeps kCount numbers live at a time, because `from` and `to` may overlap.
 template <int kCount, int kStride>
 MHLA_DEVICE void reverse(const Planted::Params& p) {
-  const float* const from = own(p);
-  float* const to = own(p) + p.b;
+  const float* const from = thread_data(p);
+  float* const to = thread_data(p) + p.b;
   float x[kCount];
   MHLA_CUDA_UNROLL
   for (int i = 0; i < kCount; ++i) x[i] = ptx::ld_global_f32(from + kStride * i);
@@ -86,9 +86,9 @@ struct StackFrame : Planted {
     } else {
       float x[8];
       MHLA_CUDA_LOOP
-      for (int i = 0; i < p.b; ++i) x[i % 8] = ptx::ld_global_f32(own(p) + 128 * i);
+      for (int i = 0; i < p.b; ++i) x[i % 8] = ptx::ld_global_f32(thread_data(p) + 128 * i);
       MHLA_CUDA_LOOP
-      for (int i = 0; i < p.b; ++i) ptx::st_global_f32(own(p) + 128 * i, x[7 - i % 8]);
+      for (int i = 0; i < p.b; ++i) ptx::st_global_f32(thread_data(p) + 128 * i, x[7 - i % 8]);
     }
   }
 };

@@ -20,7 +20,7 @@ struct PlantedProducts : Planted {
   }
   static MHLA_DEVICE void store(const Params& p, const float (&c)[8][4]) {
     MHLA_CUDA_UNROLL
-    for (int i = 0; i < 32; ++i) ptx::st_global_f32(own(p) + 128 * i, c[i / 4][i % 4]);
+    for (int i = 0; i < 32; ++i) ptx::st_global_f32(thread_data(p) + 128 * i, c[i / 4][i % 4]);
   }
 };
 
@@ -107,7 +107,7 @@ struct MissingGridWait : Planted {
   static constexpr int kNeeds = kWaits;
   MHLA_DEVICE void operator()(const Params& p) const {
     if constexpr (kRight) ptx::griddepcontrol_wait();
-    ptx::st_global_f32(own(p), 0);
+    ptx::st_global_f32(thread_data(p), 0);
   }
 };
 

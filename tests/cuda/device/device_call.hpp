@@ -201,11 +201,11 @@ class DeviceCall {
 /// with kernels of sm_80, and one with the least shared memory.
 inline std::vector<mhla::cuda::Device> targets(std::int32_t multiprocessors) {
   using mhla::cuda::Arch, mhla::cuda::kLeastShared;
-  mhla::cuda::Device own = current_device();
-  own.multiprocessors = multiprocessors;
-  std::vector<mhla::cuda::Device> found{own};
-  if (own.kernels() == Arch::kSm90a) found.push_back(with_arch(own, Arch::kSm80));
-  if (own.shared_bytes > kLeastShared) found.push_back(with_shared_bytes(own, kLeastShared));
+  mhla::cuda::Device device = current_device();
+  device.multiprocessors = multiprocessors;
+  std::vector<mhla::cuda::Device> found{device};
+  if (device.kernels() == Arch::kSm90a) found.push_back(with_arch(device, Arch::kSm80));
+  if (device.shared_bytes > kLeastShared) found.push_back(with_shared_bytes(device, kLeastShared));
   return found;
 }
 

@@ -62,8 +62,8 @@ TEST(EmulatedBanks, ConflictByStride) {
               {"copies", copy_16, 16, 0},
               {"copies to four banks", copy_16, 128, 28}};
   for (const auto& row : rows) {
-    const Step own = [&] { row.access(at(row.stride * me())); };
-    EXPECT_EQ(conflicts({fill, own}), row.conflicts) << row.name;
+    const Step row_step = [&] { row.access(at(row.stride * me())); };
+    EXPECT_EQ(conflicts({fill, row_step}), row.conflicts) << row.name;
   }
   const Step swizzled = [] { ptx::ldmatrix_x4(at(128 * me() + 16 * (3 ^ me() % 8))); };
   EXPECT_EQ(conflicts({fill, swizzled}), 0u);

@@ -89,8 +89,8 @@ struct TwoProducts {
   Step multiply(int i, int step, std::uint64_t other = 0, std::uint32_t begin = 0,
                 std::uint32_t end = 128) {
     return [=, this] {
-      const std::uint64_t own = descriptor(step) ^ (me() >= begin && me() < end ? other : 0);
-      ptx::wgmma_m64k16<kOfK, kAdds>(c[i][me()], factor[me()] + 4 * step, own, T{});
+      const std::uint64_t changed = descriptor(step) ^ (me() >= begin && me() < end ? other : 0);
+      ptx::wgmma_m64k16<kOfK, kAdds>(c[i][me()], factor[me()] + 4 * step, changed, T{});
     };
   }
   Step order(int i) {

@@ -10,7 +10,7 @@ namespace emulator::planted {
 namespace {
 
 const Step write_one = store(0), read_one = load(0);
-const Step copy_own = [] { ptx::cp_async_16(word(4 * me()), in + 4 * me(), 16); };
+const Step copy_piece = [] { ptx::cp_async_16(word(4 * me()), in + 4 * me(), 16); };
 const Step wait_for_older = [] { ptx::cp_async_wait_group<1>(); };
 
 TEST(PlantedBugs, OfSharedMemory) {
@@ -82,8 +82,8 @@ TEST(PlantedBugs, OfCopies) {
        {copy(0), commit, without(wait), barrier, only_wrong(wait), read_slot(32)}},
       {"refilled",
        "slot in use|early read",
-       {copy_own, commit, wait, barrier, read_slot(32), without(barrier),  //
-        copy_own, commit, wait, barrier, read_slot(32), without(barrier), copy_own}},
+       {copy_piece, commit, wait, barrier, read_slot(32), without(barrier),  //
+        copy_piece, commit, wait, barrier, read_slot(32), without(barrier), copy_piece}},
       {"store into a copy", "slot in use", {copy(0), commit, without(wait), write_slot}},
       {"copy into a copy", "slot in use", {copy(0), commit, without(wait), copy(4)}},
       {"store after a copy of another thread",

@@ -134,14 +134,14 @@ TYPED_TEST(Mixing, SkipsWhatLiesRightOfTheDiagonal) {
 }
 
 TYPED_TEST(Mixing, GoesFromTheLastPairToTheFirst) {
-  typename TestFixture::template Run<bfloat16, 64, 64> own({4, 4, 3, false, false, 0, 24});
-  using Kernel = typename decltype(own)::Kernel;
-  const auto p = own.params(false);
+  typename TestFixture::template Run<bfloat16, 64, 64> run({4, 4, 3, false, false, 0, 24});
+  using Kernel = typename decltype(run)::Kernel;
+  const auto p = run.params(false);
   emulator::Device device;  // in the order of thread blocks
-  device.track("m", own.mixing.data(), own.mixing.bytes(), emulator::Access::kRead);
-  device.track("in", own.in_high.raw(), own.in_high.bytes(), emulator::Access::kRead);
-  const std::size_t pair = own.high.bytes() / 3;
-  device.track("out", own.high.raw() + 2 * pair, pair, emulator::Access::kWrite);
+  device.track("m", run.mixing.data(), run.mixing.bytes(), emulator::Access::kRead);
+  device.track("in", run.in_high.raw(), run.in_high.bytes(), emulator::Access::kRead);
+  const std::size_t pair = run.high.bytes() / 3;
+  device.track("out", run.high.raw() + 2 * pair, pair, emulator::Access::kWrite);
   const unsigned blocks = Kernel::grid(p, 3);
   std::string fault;
   try {

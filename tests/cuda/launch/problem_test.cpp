@@ -56,7 +56,7 @@ TEST(CudaProblem, PartsAreOfWholeBatchItemsOrOfSomeHeadsOfOne) {
   EXPECT_EQ(part.heads, 2);
   for (const HeadGroup group : {HeadGroup{1, 5}, HeadGroup{2, 5}, HeadGroup{1, 2}}) {
     int pairs = 0;
-    for_parts(problem, group, [&](const Problem& own) { pairs += own.pairs(); });
+    for_parts(problem, group, [&](const Problem& piece) { pairs += piece.pairs(); });
     EXPECT_EQ(pairs, 15);
   }
 }

@@ -54,13 +54,13 @@ TYPED_TEST(FeatureMaps, IdentityKeepsEveryNumber) {
 
 TYPED_TEST(FeatureMaps, ReluIsNotBelowItsEps) {
   for (const float eps : {0.0f, 1e-6f, 0.25f}) {
-    const double own = cuda_test::round_to<TypeParam>(static_cast<double>(eps));
+    const double rounded_eps = cuda_test::round_to<TypeParam>(static_cast<double>(eps));
     for_all<TypeParam>([&](TypeParam x) {
       const double value = to_double(x), y = to_double(phi(FeatureMap::relu(eps), x));
       if (std::isnan(value)) {
         ASSERT_TRUE(std::isnan(y)) << x.bits;
       } else {
-        ASSERT_EQ(y, cuda_test::round_to<TypeParam>(std::max(value, 0.0) + own)) << x.bits;
+        ASSERT_EQ(y, cuda_test::round_to<TypeParam>(std::max(value, 0.0) + rounded_eps)) << x.bits;
       }
     });
   }

@@ -29,8 +29,8 @@ void expect_box_rows(std::int32_t row, std::int32_t rows) {
   for (std::uint32_t lane = 0; lane < 32; ++lane) {
     for (std::uint32_t w = 0; w < Fragment<kColumns>::kWords; ++w) {
       const auto wanted = static_cast<std::uint32_t>(row) + lane / 4 + w % 2 * 8;
-      const std::uint32_t own = std::min(wanted, static_cast<std::uint32_t>(rows) - 1);
-      const std::uint32_t first = place(own, w / 2 * 8 + lane % 4 * 2);
+      const std::uint32_t clamped = std::min(wanted, static_cast<std::uint32_t>(rows) - 1);
+      const std::uint32_t first = place(clamped, w / 2 * 8 + lane % 4 * 2);
       ASSERT_EQ(fragments[lane].x[w], word(first, first + 1)) << lane << " " << w;
     }
   }

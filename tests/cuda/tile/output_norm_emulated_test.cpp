@@ -65,9 +65,9 @@ TEST(OutputNorm, RowsBecomeOutputsOfTheirTokens) {
   RowPair squares{0, 0}, factors{0, 0};
   in_block(device, [&](std::uint32_t lane) {
     float sums[kColumns / 8][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
-    RowPair own{0, 0};
-    add_squares(own, sums, {2, 0.5f});
-    if (lane == 0) squares = own;
+    RowPair sum{0, 0};
+    add_squares(sum, sums, {2, 0.5f});
+    if (lane == 0) squares = sum;
     const RowPair scaled = norm.scaled<kWidth>({2, 0.5f}, {kWidth * 0.75f, kWidth * 3.75f});
     if (lane == 0) factors = scaled;
     norm.apply<half>(sums, scaled, kFirst, {1, 1}, {2, lane < 16 ? 0 : -1}, lane);

@@ -139,11 +139,11 @@ void expect_panels_in_slots(std::uint32_t shift) {
     RingCursor at;
     for (std::int32_t box = 0; box < kBoxes; ++box, at = at.after(Box::kPanels, kSlots)) {
       for (int panel = 0; thread == 0 && panel < Box::kPanels; ++panel) {
-        const RingCursor own = at.after(static_cast<std::uint32_t>(panel), kSlots);
-        ring.producer_acquire(own, kSlotBytes);
-        ptx::cp_async_bulk_tensor(ring.slot(own), map,
+        const RingCursor cursor = at.after(static_cast<std::uint32_t>(panel), kSlots);
+        ring.producer_acquire(cursor, kSlotBytes);
+        ptx::cp_async_bulk_tensor(ring.slot(cursor), map,
                                   {{static_cast<std::int32_t>(columns) * panel, 16 * box, 0, 0, 0}},
-                                  ring.full(own));
+                                  ring.full(cursor));
       }
       ring.consumer_wait<Box::kPanels>(at);
       const Box lower(ring, at, 8);

@@ -35,10 +35,10 @@ void expect_products_and_sums() {
     });
     const auto rows = load_rows(tile, 0, lane);
     products[lane] = row_products<T>(rows, vector, lane);
-    RowPair own{1, -1};
-    add_elements<T>(own, rows);
-    add_elements<T>(own, rows);
-    sums[lane] = over_row(own);
+    RowPair sum{1, -1};
+    add_elements<T>(sum, rows);
+    add_elements<T>(sum, rows);
+    sums[lane] = over_row(sum);
   });
   EXPECT_EQ(report.bank_conflicts, 0u);
   for (std::uint32_t lane = 0; lane < 32; ++lane) {

@@ -55,7 +55,7 @@ void expect_tiles(const TokenBlocks& blocks, const ConstTokenTensor& tensor, std
     }
   }
   for (std::int32_t pair = 0; pair < heads * batch; ++pair) {
-    const BatchHead own = batch_head(pair, heads);
+    const BatchHead head = batch_head(pair, heads);
     for (std::int32_t b = 0; b < blocks.blocks(); ++b) {
       const BlockOrigin at = blocks.origin(b);
       for (std::int32_t slot = 0; slot < blocks.slots(); ++slot) {
@@ -63,8 +63,8 @@ void expect_tiles(const TokenBlocks& blocks, const ConstTokenTensor& tensor, std
         const std::int32_t token = blocks.token(at, slot);
         const std::int64_t expected =
             token < 0 ? -1
-                      : tensor.head(own) - tensor.data + token * tensor.token_stride + 2 * channel;
-        const BoxOrigin origin = boxes.origin(at, own, slot / boxes.rows(), channel);
+                      : tensor.head(head) - tensor.data + token * tensor.token_stride + 2 * channel;
+        const BoxOrigin origin = boxes.origin(at, head, slot / boxes.rows(), channel);
         ASSERT_EQ(row_of(box, origin, slot % boxes.rows()), expected)
             << "pair " << pair << ", block " << b << ", slot " << slot;
       }

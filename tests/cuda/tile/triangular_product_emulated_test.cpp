@@ -43,11 +43,11 @@ TEST(FiniteCheck, AllThreadsOfTheWarpKnow) {
   for (const std::uint32_t pair : {0x7BFF7BFFu, 0x7C00u, 0x7C000000u}) {
     for (std::uint32_t thread = 0; thread < 64; thread += 9) {
       emulator::Device device(thread);
-      cuda_test::in_block<64>(device, [&](std::uint32_t own) {
+      cuda_test::in_block<64>(device, [&](std::uint32_t index) {
         FiniteCheck<half> check;
-        if (own == thread) check.add({{0, pair, 0, 0}});
-        const bool expected = pair != 0x7BFF7BFFu && own / 32 == thread / 32;
-        EXPECT_EQ(check.any_not_finite(), expected) << own << " " << thread;
+        if (index == thread) check.add({{0, pair, 0, 0}});
+        const bool expected = pair != 0x7BFF7BFFu && index / 32 == thread / 32;
+        EXPECT_EQ(check.any_not_finite(), expected) << index << " " << thread;
       });
     }
   }
@@ -69,7 +69,7 @@ double value(std::uint32_t row, std::uint32_t column) {
 template <class T, class Tile>
 void expect_product(std::uint32_t at, std::uint32_t column, double special) {
   constexpr int kTiles = Tile::kPieces;
-  const auto own_value = [&](std::uint32_t row, std::uint32_t c) {
+  const auto value_of = [&](std::uint32_t row, std::uint32_t c) {
     return row == at && c == column ? special : value(row, c);
   };
   static float sums[32][kTiles][4];
@@ -82,9 +82,9 @@ void expect_product(std::uint32_t at, std::uint32_t column, double special) {
     });
     cuda_test::fill_tile(values, lane, [&](std::uint32_t row, std::uint32_t c) {
       // Rows before and after the 16 belong to other products.
-      const bool own = 16 <= row && row < 32;
+      const bool inside = 16 <= row && row < 32;
       return std::uint32_t{
-          cuda_test::from_double<T>(own ? own_value(row - 16, c) : cuda_test::kNan).bits};
+          cuda_test::from_double<T>(inside ? value_of(row - 16, c) : cuda_test::kNan).bits};
     });
     for (auto& c : sums[lane]) c[0] = c[1] = c[2] = c[3] = 0.5f;
     const auto rows = load_rows(weights, 0, lane);
@@ -95,7 +95,7 @@ void expect_product(std::uint32_t at, std::uint32_t column, double special) {
   for (std::uint32_t r = 0; r < 16; ++r) {
     for (std::uint32_t c = 0; c < Tile::kColumns; ++c) {
       double expected = 0.5;
-      for (std::uint32_t k = 0; k <= r; ++k) expected += weight(r, k) * own_value(k, c);
+      for (std::uint32_t k = 0; k <= r; ++k) expected += weight(r, k) * value_of(k, c);
       const auto found = static_cast<double>(sums[r % 8 * 4 + c % 8 / 2][c / 8][r / 8 * 2 + c % 2]);
       if (std::isnan(expected)) {
         ASSERT_TRUE(std::isnan(found)) << "row " << r << ", column " << c;
@@ -141,8 +141,8 @@ std::uint32_t batch_head(double low, double high) {
 /// 16 rows of the product where number (at, column) of `part` of b is `special`.
 template <class T, int kParts>
 void expect_product(int part, int at, int column, double special) {
-  const auto own_number = [&](int own_part, int k, int c) {
-    return own_part == part && k == at && c == column ? special : part_number(own_part, k, c);
+  const auto number_of = [&](int number_part, int k, int c) {
+    return number_part == part && k == at && c == column ? special : part_number(number_part, k, c);
   };
   static float sums[32][kEarlierTiles][4];
   emulator::Device device(static_cast<std::uint64_t>(at));
@@ -158,7 +158,7 @@ void expect_product(int part, int at, int column, double special) {
     for (int i = 0; i < kParts; ++i) {
       for (int w = 0; w < 2 * kEarlierTiles; ++w) {
         const int k = p + w % 2 * 8, c = w / 2 * 8 + g;
-        b[i][w / 4].x[w % 4] = batch_head<T>(own_number(i, k, c), own_number(i, k + 1, c));
+        b[i][w / 4].x[w % 4] = batch_head<T>(number_of(i, k, c), number_of(i, k + 1, c));
       }
     }
     for (auto& c : sums[lane]) c[0] = c[1] = c[2] = c[3] = 0.5f;
@@ -169,8 +169,8 @@ void expect_product(int part, int at, int column, double special) {
     for (int c = 0; c < 8 * kEarlierTiles; ++c) {
       double expected = 0.5;
       for (int k = 0; k < r; ++k) {
-        expected += (factor(0, r, k) + factor(1, r, k)) * own_number(0, k, c);
-        if (kParts == 2) expected += factor(0, r, k) * own_number(1, k, c);
+        expected += (factor(0, r, k) + factor(1, r, k)) * number_of(0, k, c);
+        if (kParts == 2) expected += factor(0, r, k) * number_of(1, k, c);
       }
       const float found = sums[r % 8 * 4 + c % 8 / 2][c / 8][r / 8 * 2 + c % 2];
       if (!std::isfinite(expected)) {

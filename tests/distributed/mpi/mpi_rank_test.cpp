@@ -27,10 +27,10 @@ TEST(MpiRank, IsTheProcessOfTheCommunicator) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MpiRanks::run(
-      [&](MpiRank& own) {
-        EXPECT_EQ(own.rank(), rank);
-        EXPECT_EQ(own.size(), size);
-        EXPECT_EQ(own.timeout(), 7.5);
+      [&](MpiRank& over_mpi) {
+        EXPECT_EQ(over_mpi.rank(), rank);
+        EXPECT_EQ(over_mpi.size(), size);
+        EXPECT_EQ(over_mpi.timeout(), 7.5);
       },
       7.5);
 }
@@ -42,9 +42,9 @@ TEST(MpiRank, ItsMessagesMeetNoOthers) {
     char mail = 'm', received = 0;
     MPI_Request request;
     MPI_Isend(&mail, 1, MPI_CHAR, to, 0, MPI_COMM_WORLD, &request);
-    const auto own = static_cast<std::byte>(rank.rank());
+    const auto byte = static_cast<std::byte>(rank.rank());
     std::vector<std::byte> records(static_cast<std::size_t>(rank.size()));
-    rank.agree({&own, 1}, records);
+    rank.agree({&byte, 1}, records);
     for (std::size_t r = 0; r < records.size(); ++r) EXPECT_EQ(records[r], std::byte(r));
     MPI_Recv(&received, 1, MPI_CHAR, MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     MPI_Wait(&request, MPI_STATUS_IGNORE);

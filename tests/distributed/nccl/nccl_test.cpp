@@ -271,9 +271,9 @@ TEST(NcclRanks, ARefusedCallEndsItsGroup) {
   run_gpus(1, [](Gpu& gpu) {
     int host[2] = {};
     const SharedRows arrays[] = {{reinterpret_cast<std::byte*>(host), 4}};
-    const PeerRows own{0, 0, 1};
+    const PeerRows rows{0, 0, 1};
     EXPECT_EQ(message_of<communication_error>([&] {
-                gpu.rank.exchange(arrays, {&own, 1}, {&own, 1});
+                gpu.rank.exchange(arrays, {&rows, 1}, {&rows, 1});
               }),
               "mhla::distributed: rank 0: ncclSend failed: invalid usage");
     Gpu other(stand_in::communicators(1, false)[0], kSoon);

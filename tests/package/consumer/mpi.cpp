@@ -12,9 +12,9 @@ int main(int argc, char** argv) {
   bool right = true;
   {
     mhla::distributed::MpiRank rank(MPI_COMM_WORLD);
-    const auto own = static_cast<std::byte>(rank.rank());
+    const auto byte = static_cast<std::byte>(rank.rank());
     std::vector<std::byte> all(static_cast<std::size_t>(rank.size()));
-    rank.agree({&own, 1}, all);
+    rank.agree({&byte, 1}, all);
     for (std::size_t r = 0; r < all.size(); ++r) right = right && all[r] == std::byte(r);
   }
   MPI_Finalize();

@@ -31,9 +31,10 @@ Mixed mixed(const Matrix<float>& x, Index d, Index e, const MixingMatrix<float>&
   const detail::AmxSummaries s("f", memory.arena, x.rows(), d, e);
   AmxCase::store(x, s);
   const Index count = end - begin;
-  const detail::Coefficients<float> room("f", memory.arena, count, x.rows());
+  const detail::Coefficients<float> scratch("f", memory.arena, count, x.rows());
   const detail::AmxMixtures mixtures("f", memory.arena, AmxCase::group(count), s);
-  mix(detail::MixingGroup<float>(m, begin, end, detail::Reach::kAll, x.rows(), room), s, mixtures);
+  mix(detail::MixingGroup<float>(m, begin, end, detail::Reach::kAll, x.rows(), scratch), s,
+      mixtures);
   Mixed result{Matrix<float>(count, d * e), {}};
   for (Index g = 0; g < count; ++g) {
     result.numbers.row(g) = AmxCase::stored(mixtures, g);

@@ -200,7 +200,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   Numbers den = Numbers::Ones(nq, 1), z_plus = Numbers::Zero(nq, 1);
   const bool cross = op.denominator == mhla::cuda::Denominator::kCrossQuery;
   const bool key_sum = op.denominator == mhla::cuda::Denominator::kKeySum;
-  Numbers intra_sums, own_sums_plus;  // z of every block
+  Numbers intra_sums, block_sums_plus;  // z of every block
   if (key_sum) {
     Numbers signs(nq, nk);
     for (Eigen::Index t = 0; t < nq; ++t) {
@@ -211,10 +211,10 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
     den = (scale * (signs.array() * (q * k.transpose()).array()).rowwise().sum() + eps).matrix();
     z_plus = (m.array() * (q_still * k_still.transpose()).array()).rowwise().sum().matrix();
   } else if (cross) {
-    intra_sums = own_sums_plus = Numbers::Zero(keys.blocks, k.cols());
+    intra_sums = block_sums_plus = Numbers::Zero(keys.blocks, k.cols());
     for (Eigen::Index j = 0; j < nk; ++j) {
       intra_sums.row(keys.of(j)) += k.row(j);
-      own_sums_plus.row(keys.of(j)) += k_still.row(j);
+      block_sums_plus.row(keys.of(j)) += k_still.row(j);
     }
     for (Eigen::Index t = 0; t < nq; ++t) {
       double d = 0, plus = 0;
@@ -222,7 +222,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
         if (queries.place(s) != queries.place(t)) continue;
         const double coefficient = mixing(queries.of(t), queries.of(s));
         d += coefficient * q.row(s).dot(intra_sums.row(queries.of(s)));
-        plus += std::abs(coefficient) * q_still.row(s).dot(own_sums_plus.row(queries.of(s)));
+        plus += std::abs(coefficient) * q_still.row(s).dot(block_sums_plus.row(queries.of(s)));
       }
       den(t, 0) = scale * d + eps;
       z_plus(t, 0) = plus;
@@ -316,9 +316,9 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
         const double ec = e * (c(t, 0) + c_error(t, 0)) + c_error(t, 0);
         ds += std::abs(mixing(queries.of(t), queries.of(s))) * ec;
         m_bound(queries.of(t), queries.of(s)) +=
-            ec * q_still.row(s).dot(own_sums_plus.row(queries.of(s)));
+            ec * q_still.row(s).dot(block_sums_plus.row(queries.of(s)));
       }
-      q_bound.row(s) += ds * own_sums_plus.row(queries.of(s));
+      q_bound.row(s) += ds * block_sums_plus.row(queries.of(s));
       sums.row(queries.of(s)) += ds * q_still.row(s);
     }
     for (Eigen::Index j = 0; j < nk; ++j) k_bound.row(j) += sums.row(keys.of(j));

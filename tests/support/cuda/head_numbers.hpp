@@ -39,9 +39,9 @@ inline Numbers turned_magnitudes(const Numbers& x, const Array<float>& angles, d
   Numbers y = plus;
   for (Eigen::Index i = 0; i < x.size(); i += 2) {
     const double cos = std::abs(angles.value(i)), sin = std::abs(angles.value(i + 1));
-    const double* const own = plus.data() + i;
-    y.data()[i] = own[0] * cos + own[1] * sin + eta;
-    y.data()[i + 1] = own[1] * cos + own[0] * sin + eta;
+    const double* const pair = plus.data() + i;
+    y.data()[i] = pair[0] * cos + pair[1] * sin + eta;
+    y.data()[i + 1] = pair[1] * cos + pair[0] * sin + eta;
   }
   return y;
 }

@@ -151,8 +151,8 @@ struct Mixtures {
       using Round = mhla::cuda::RoundedMixingSm80<T, P>;
       device.track("rounded", rounded_high.raw(), rounded_high.bytes(), kBoth);
       if (kPair) device.track("rounded_low", rounded_low.raw(), rounded_low.bytes(), kBoth);
-      const MixingParameters own = stage(key_sum);
-      device.launch<Round>(Round::grid(own, c.pairs), own);
+      const MixingParameters parameters = stage(key_sum);
+      device.launch<Round>(Round::grid(parameters, c.pairs), parameters);
     }
     const emulator::Report r = device.launch<Kernel>(Kernel::grid(p, c.pairs), p, rounded);
     check_bytes(r, p, key_sum);

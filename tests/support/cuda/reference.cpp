@@ -74,12 +74,12 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   for (std::int64_t i = 0; i < call.mixing.size(); ++i) mixing.data()[i] = call.mixing.value(i);
 
   const auto run = [&](const mhla::Inputs<double>& in, const Numbers& m,
-                       double own_eps) -> Numbers {
+                       double separate_eps) -> Numbers {
     switch (op.denominator) {
       case mhla::cuda::Denominator::kKeySum:
-        return attend(call, in, m, mhla::KeySum{own_eps}, scale);
+        return attend(call, in, m, mhla::KeySum{separate_eps}, scale);
       case mhla::cuda::Denominator::kCrossQuery:
-        return attend(call, in, m, mhla::CrossQuery{own_eps}, scale);
+        return attend(call, in, m, mhla::CrossQuery{separate_eps}, scale);
       default:
         return attend(call, in, m, mhla::NoNormalizer{}, scale);
     }

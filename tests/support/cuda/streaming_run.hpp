@@ -199,7 +199,7 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
       mix(off_z, z_plus, 0, true, e);
     }
     const double m = x.mixing.value(i, i);
-    const auto own = static_cast<std::size_t>(i);
+    const auto block = static_cast<std::size_t>(i);
     Vector n(kE), dn(kE);
     double den = 0, dz = 0;
     for (std::size_t d = 0; d < kD; ++d) {
@@ -207,16 +207,16 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
       const double key = exact_phi<T>(x.c.map, x.k.value(batch, t, head, column));
       const double query = exact_phi<T>(x.c.map, x.q.value(batch, t, head, column));
       const double plus = std::abs(query) + eta;
-      z[own][d] += key;
-      z_plus[own][d] += std::abs(key) + eta;
-      den += query * (mixed_z[d] + m * z[own][d]);
-      dz += plus * (off_z[d] + e * std::abs(m) * z_plus[own][d]);
+      z[block][d] += key;
+      z_plus[block][d] += std::abs(key) + eta;
+      den += query * (mixed_z[d] + m * z[block][d]);
+      dz += plus * (off_z[d] + e * std::abs(m) * z_plus[block][d]);
       for (std::size_t c = 0; c < kE; ++c) {
         const double value = x.v.value(batch, t, head, static_cast<int>(c));
-        s[own][d * kE + c] += key * value;
-        s_plus[own][d * kE + c] += (std::abs(key) + eta) * std::abs(value);
-        n[c] += query * (mixed[d * kE + c] + m * s[own][d * kE + c]);
-        dn[c] += plus * (off[d * kE + c] + e * std::abs(m) * s_plus[own][d * kE + c]);
+        s[block][d * kE + c] += key * value;
+        s_plus[block][d * kE + c] += (std::abs(key) + eta) * std::abs(value);
+        n[c] += query * (mixed[d * kE + c] + m * s[block][d * kE + c]);
+        dn[c] += plus * (off[d * kE + c] + e * std::abs(m) * s_plus[block][d * kE + c]);
       }
     }
     for (std::size_t c = 0; c < kE; ++c) {

@@ -34,13 +34,13 @@ struct CUstream_st {
   }
 
   void put(std::function<void()> what) {
-    const std::lock_guard lock(own);
+    const std::lock_guard lock(queue_mutex);
     waiting.push_back(std::move(what));
     changed.notify_all();
   }
   void work() {
     for (;;) {
-      std::unique_lock lock(own);
+      std::unique_lock lock(queue_mutex);
       changed.wait(lock, [this] { return !waiting.empty(); });
       const std::function<void()> next = std::move(waiting.front());
       waiting.pop_front();
@@ -50,7 +50,7 @@ struct CUstream_st {
     }
   }
 
-  std::mutex own;
+  std::mutex queue_mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> waiting;
   std::thread worker;

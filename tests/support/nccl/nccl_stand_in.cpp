@@ -80,14 +80,14 @@ void break_down(Clique& clique, const std::string& what) {
   for (Member* member : clique.members) member->error = ncclInvalidUsage;
 }
 
-bool receive(Member& own, const Call& call) {
-  auto& queue = own.clique->sent[{call.peer, own.rank}];
+bool receive(Member& member, const Call& call) {
+  auto& queue = member.clique->sent[{call.peer, member.rank}];
   if (queue.empty() || queue.front()->from == nullptr) return false;
   const std::shared_ptr<Message> message = queue.front();
   queue.pop_front();
   if (message->bytes != call.bytes) {
-    break_down(*own.clique, "a message of " + std::to_string(message->bytes) + " bytes, expected " +
-                                std::to_string(call.bytes));
+    break_down(*member.clique, "a message of " + std::to_string(message->bytes) +
+                                   " bytes, expected " + std::to_string(call.bytes));
     return false;
   }
   stand_in::copy(call.to, message->from, message->bytes);
@@ -96,11 +96,11 @@ bool receive(Member& own, const Call& call) {
 }
 
 /// Copies the data that a rank receives by a collective, once all ranks have called it.
-bool collect(Member& own, Collective& all, const Call& call) {
-  if (all.calls.size() < static_cast<std::size_t>(own.clique->size)) return false;
+bool collect(Member& member, Collective& all, const Call& call) {
+  if (all.calls.size() < static_cast<std::size_t>(member.clique->size)) return false;
   for (const auto& [rank, other] : all.calls) {
     if (other.kind != call.kind || other.bytes != call.bytes || other.peer != call.peer) {
-      break_down(*own.clique, "collectives that differ");
+      break_down(*member.clique, "collectives that differ");
       return false;
     }
     if (call.kind == Kind::kAllGather) {
@@ -114,24 +114,24 @@ bool collect(Member& own, Collective& all, const Call& call) {
 }
 
 /// Runs a group in its stream.
-void run(Member& own, std::vector<Call> calls) {
-  Clique& clique = *own.clique;
+void run(Member& member, std::vector<Call> calls) {
+  Clique& clique = *member.clique;
   std::unique_lock lock(clique.mutex);
-  if (own.aborted) return;
-  own.running = true;
+  if (member.aborted) return;
+  member.running = true;
   std::vector<std::shared_ptr<Message>> messages;
   std::vector<std::pair<std::size_t, Call>> collectives;  // number of each in the clique
   std::vector<Call> receives;
   for (const Call& call : calls) {
     if (call.kind == Kind::kSend) {
       messages.push_back(std::make_shared<Message>(Message{call.from, call.bytes}));
-      clique.sent[{own.rank, call.peer}].push_back(messages.back());
+      clique.sent[{member.rank, call.peer}].push_back(messages.back());
     } else if (call.kind == Kind::kReceive) {
       receives.push_back(call);
     } else {
-      const std::size_t number = own.collectives++;
+      const std::size_t number = member.collectives++;
       if (clique.collectives.size() <= number) clique.collectives.resize(number + 1);
-      clique.collectives[number].calls[own.rank] = call;
+      clique.collectives[number].calls[member.rank] = call;
       collectives.emplace_back(number, call);
     }
   }
@@ -143,39 +143,39 @@ void run(Member& own, std::vector<Call> calls) {
   const auto ended = [&] {
     bool all = true;
     for (Call& call : receives) {
-      all &= advance(call, [&](const Call& x) { return receive(own, x); });
+      all &= advance(call, [&](const Call& x) { return receive(member, x); });
     }
     for (auto& [number, call] : collectives) {
       Collective& others = clique.collectives[number];
-      all &= advance(call, [&](const Call& x) { return collect(own, others, x); });
+      all &= advance(call, [&](const Call& x) { return collect(member, others, x); });
       all &= others.copied == clique.size;
     }
     for (const auto& message : messages) all &= message->taken;
-    return all || own.aborted;
+    return all || member.aborted;
   };
   while (!ended()) clique.changed.wait(lock);
-  own.running = false;
+  member.running = false;
   clique.changed.notify_all();
-  if (!own.aborted) return;
+  if (!member.aborted) return;
   for (const auto& message : messages) message->from = nullptr;  // no rank takes it now
   for (const auto& [number, call] : collectives) {
-    clique.collectives[number].calls.erase(own.rank);
+    clique.collectives[number].calls.erase(member.rank);
   }
 }
 
 /// Puts a group into its stream, once its ranks are connected.
-void connect(const std::shared_ptr<Member>& own) {
-  if (!own->on_its_way) return;
-  for (const Call& call : own->on_its_way->calls) {
+void connect(const std::shared_ptr<Member>& member) {
+  if (!member->on_its_way) return;
+  for (const Call& call : member->on_its_way->calls) {
     const bool all = call.kind == Kind::kAllGather || call.kind == Kind::kBroadcast;
-    for (int r = 0; r < own->clique->size; ++r) {
-      if ((all || r == call.peer) && !own->blocking &&
-          !own->clique->met[static_cast<std::size_t>(r)])
+    for (int r = 0; r < member->clique->size; ++r) {
+      if ((all || r == call.peer) && !member->blocking &&
+          !member->clique->met[static_cast<std::size_t>(r)])
         return;
     }
   }
-  const Group ended = *std::exchange(own->on_its_way, std::nullopt);
-  stand_in::launch(ended.stream, [own, calls = ended.calls] { run(*own, calls); });
+  const Group ended = *std::exchange(member->on_its_way, std::nullopt);
+  stand_in::launch(ended.stream, [member, calls = ended.calls] { run(*member, calls); });
 }
 
 }  // namespace
@@ -206,22 +206,22 @@ ncclResult_t add(Call call, ncclDataType_t type, ncclComm_t comm, cudaStream_t s
 }
 
 /// Answer to a call that may be asynchronous.
-ncclResult_t go_on(Member& own) {
-  own.asked = false;
-  own.in_progress = !own.blocking;
-  return own.blocking ? ncclSuccess : ncclInProgress;
+ncclResult_t go_on(Member& member) {
+  member.asked = false;
+  member.in_progress = !member.blocking;
+  return member.blocking ? ncclSuccess : ncclInProgress;
 }
 
 void leave(ncclComm_t comm, bool abort) {
   if (group.depth > 0) stand_in::add_breach("a group is open");
   {
-    Member& own = *comm->member;
-    std::unique_lock lock(own.clique->mutex);
-    if (!abort && own.on_its_way) stand_in::add_breach("destroyed before a call has ended");
-    own.aborted = true;
-    std::erase(own.clique->members, &own);
-    own.clique->changed.notify_all();
-    own.clique->changed.wait(lock, [&] { return !own.running; });
+    Member& member = *comm->member;
+    std::unique_lock lock(member.clique->mutex);
+    if (!abort && member.on_its_way) stand_in::add_breach("destroyed before a call has ended");
+    member.aborted = true;
+    std::erase(member.clique->members, &member);
+    member.clique->changed.notify_all();
+    member.clique->changed.wait(lock, [&] { return !member.running; });
   }
   delete comm;
   stand_in::count(-1);
@@ -261,20 +261,20 @@ ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
 
 /// An asynchronous call ends at the second query at the earliest.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
-  Member& own = *comm->member;
-  const std::lock_guard lock(own.clique->mutex);
-  if (own.in_progress && std::exchange(own.asked, true)) {
+  Member& member = *comm->member;
+  const std::lock_guard lock(member.clique->mutex);
+  if (member.in_progress && std::exchange(member.asked, true)) {
     connect(comm->member);
-    own.in_progress = own.on_its_way.has_value();
+    member.in_progress = member.on_its_way.has_value();
   }
-  *state = own.error == ncclSuccess && own.in_progress ? ncclInProgress : own.error;
+  *state = member.error == ncclSuccess && member.in_progress ? ncclInProgress : member.error;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  Member& own = *comm->member;
-  const std::lock_guard lock(own.clique->mutex);
-  return go_on(own);
+  Member& member = *comm->member;
+  const std::lock_guard lock(member.clique->mutex);
+  return go_on(member);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) { return leave(comm, false), ncclSuccess; }
 ncclResult_t ncclCommAbort(ncclComm_t comm) { return leave(comm, true), ncclSuccess; }
@@ -294,12 +294,12 @@ ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0) return ncclSuccess;
   const Group ended = std::exchange(group, {});
   if (ended.comm == nullptr) return ncclSuccess;
-  const std::shared_ptr<Member> own = ended.comm->member;
-  const std::lock_guard lock(own->clique->mutex);
-  own->clique->met[static_cast<std::size_t>(own->rank)] = true;
-  own->on_its_way = ended;
-  if (own->blocking) connect(own);
-  return go_on(*own);
+  const std::shared_ptr<Member> member = ended.comm->member;
+  const std::lock_guard lock(member->clique->mutex);
+  member->clique->met[static_cast<std::size_t>(member->rank)] = true;
+  member->on_its_way = ended;
+  if (member->blocking) connect(member);
+  return go_on(*member);
 }
 
 ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, int peer,

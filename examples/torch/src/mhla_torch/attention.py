@@ -239,11 +239,11 @@ def _expect_replaceable(attention):
     """Throws if an attention has parts that ViTAttention lacks."""
     kind = type(attention).__name__
     known = {"qkv", "q_norm", "k_norm", "norm", "gate", "attn_drop", "proj", "proj_drop"}
-    own = dict(attention.named_children())
-    own |= dict(attention.named_parameters(recurse=False))
-    own |= dict(attention.named_buffers(recurse=False))
+    parts = dict(attention.named_children())
+    parts |= dict(attention.named_parameters(recurse=False))
+    parts |= dict(attention.named_buffers(recurse=False))
     arguments = set(inspect.signature(attention.forward).parameters)
-    for what, more in (("has", set(own) - known),
+    for what, more in (("has", set(parts) - known),
                        ("takes", arguments - {"x", "attn_mask", "is_causal"})):
         if more:
             raise ValueError(f"replace_attention: {kind} {what} {', '.join(sorted(more))}, "

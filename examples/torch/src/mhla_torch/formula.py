@@ -43,13 +43,13 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
     if prefix < 0:
         _fail(name, "prefix", f"is {prefix}", "at least 0")
 
-    def form(q, k, v, own, cross):
+    def form(q, k, v, den, cross):
         queries, keys = (_pieces(name, tensor, grid, block, prefix) for tensor in (q, k))
         rows, columns = (sum(piece.blocks for piece in pieces) for pieces in (queries, keys))
         matrix = _matrix(name, mixing, rows, columns, q.dtype, exactly=bool(grid))
         if cross:
             _expect_equal_blocks(name, queries, rows, columns)
-        return _mix(q, k, v, own, cross, matrix, queries, keys)
+        return _mix(q, k, v, den, cross, matrix, queries, keys)
 
     return _attend(name, form, q, k, v, **options)
 
@@ -60,12 +60,12 @@ def causal(q, k, v, mixing, *, block, **options):
     if block < 1:
         _fail(name, "block", f"is {block}", "at least 1")
 
-    def form(q, k, v, own, cross):
+    def form(q, k, v, den, cross):
         _expect_causal(name, q, k, cross)
         piece = Piece(0, (q.shape[2],), (block,))
         matrix = _matrix(name, mixing, piece.blocks, piece.blocks, q.dtype)
         earlier = matrix.tril(-1)
-        return _scan(q, k, v, own, piece, lambda sums: _product(earlier, sums),
+        return _scan(q, k, v, den, piece, lambda sums: _product(earlier, sums),
                      matrix.diagonal()[:, None, None])
 
     return _attend(name, form, q, k, v, **options)
@@ -75,12 +75,12 @@ def linear(q, k, v, *, causal=False, **options):
     """Linear attention, MHLA with one block; see mhla_torch.linear."""
     name = "mhla::linear"
 
-    def form(q, k, v, own, cross):
+    def form(q, k, v, den, cross):
         if not causal:  # a slot of one block holds one query, so cross is no different
             whole = [[Piece(0, (t.shape[2],), (max(1, t.shape[2]),))] for t in (q, k)]
-            return _mix(q, k, v, own, False, None, *whole)
+            return _mix(q, k, v, den, False, None, *whole)
         _expect_causal(name, q, k, cross)
-        return _scan(q, k, v, own, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1)
+        return _scan(q, k, v, den, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1)
 
     return _attend(name, form, q, k, v, **options)
 
@@ -92,9 +92,9 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
             query_offsets=None, key_offsets=None, query_map=None, key_map=None, dtype=None):
     """Applies features and masks before a form, and denominators after it.
 
-    form(q, k, v, own, cross), of features [B,H,N,.], returns numerators [B,H,N,E] and sums [B,H,N,1]
+    form(q, k, v, den, cross), of features [B,H,N,.], returns numerators [B,H,N,E] and sums [B,H,N,1]
     for denominators, or None without denominators.
-    own: features of the denominators, () for q and k, None for no denominators
+    den: features of the denominators, () for q and k, None for no denominators
     cross: sums are over the queries of equal slots
     """
     _expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k)
@@ -112,24 +112,24 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
 
     tensors = [features(q, 0), features(k, 1),
                _drop(_heads_first(v, layout).to(dtype), masks[1])]
-    own = () if normalizer_q is None else (features(normalizer_q, 0), features(normalizer_k, 1))
+    den = () if normalizer_q is None else (features(normalizer_q, 0), features(normalizer_k, 1))
 
-    def divided(q, k, v, *own):
+    def divided(q, k, v, *den):
         cross = normalizer == "cross_query"
-        out, sums = form(q, k, v, own if normalizer != "none" else None, cross)
+        out, sums = form(q, k, v, den if normalizer != "none" else None, cross)
         return out if sums is None else _divide(out, sums + eps)
 
     if query_offsets is None and key_offsets is None:
-        out = divided(*tensors, *own)
+        out = divided(*tensors, *den)
     else:
         spans = _sequences(name, tensors, query_offsets, key_offsets)
-        out = torch.cat([divided(*(t[:, :, span] for t, span in zip((*tensors, *own), (a, b, b, a, b))))
+        out = torch.cat([divided(*(t[:, :, span] for t, span in zip((*tensors, *den), (a, b, b, a, b))))
                          for a, b in spans], 2)
     out = _drop(out, masks[0]).to(q.dtype).transpose(1, 2).contiguous()  # [B,N,H,E] in memory
     return out if layout == "bnhd" else out.transpose(1, 2)
 
 
-def _mix(q, k, v, own, cross, mixing, queries, keys):
+def _mix(q, k, v, den, cross, mixing, queries, keys):
     """Mixes the summaries of all key blocks for each query block, and reads them out.
 
     mixing: [Mq,Mk]; None stands for 1, with one block
@@ -145,10 +145,10 @@ def _mix(q, k, v, own, cross, mixing, queries, keys):
     summaries = [k.mT @ v for k, v in zip(features, cut(v, keys))]  # [B,H,M,D,E]
     out = [q @ s for q, s in zip(blocks, mixed(torch.cat(summaries, 2)))]
     out = _join(out, queries)
-    if own is None:
+    if den is None:
         return out, None
-    if own:
-        blocks, features = cut(own[0], queries), cut(own[1], keys)
+    if den:
+        blocks, features = cut(den[0], queries), cut(den[1], keys)
     key_sums = torch.cat([k.sum(-2) for k in features], 2)  # [B,H,M,D]
     if cross:
         parts = zip(blocks, key_sums.split([piece.blocks for piece in queries], 2))
@@ -158,19 +158,19 @@ def _mix(q, k, v, own, cross, mixing, queries, keys):
     return out, _join(sums, queries)
 
 
-def _scan(q, k, v, own, piece, mixed, diagonal):
+def _scan(q, k, v, den, piece, mixed, diagonal):
     """Causal form: reads the mixture of earlier blocks, and weights inside the block.
 
     mixed(sums) mixes sums [B,H,M,...] of earlier blocks; diagonal is the coefficient m_ii.
     """
-    q, k, v, *others = (piece.cut(t) for t in (q, k, v, *(own or ())))
+    q, k, v, *others = (piece.cut(t) for t in (q, k, v, *(den or ())))
 
     def weights(q, k):  # [B,H,M,W,W]
         return (q @ k.mT).tril() * diagonal
 
     inside = weights(q, k)
     out = piece.join(q @ mixed(k.mT @ v) + inside @ v)
-    if own is None:
+    if den is None:
         return out, None
     if others:
         q, k, inside = *others, weights(*others)

@@ -189,7 +189,7 @@ class LanguageState:
     position: int
     summaries: torch.Tensor  # [M,B,H,D,E], of complete chunks; at least float32
     mixture: torch.Tensor  # [B,H,D,E], mixture of summaries that the open chunk reads
-    own: torch.Tensor  # [B,H,D,E], summary of the open chunk
+    open_summary: torch.Tensor  # [B,H,D,E], summary of the open chunk
     inputs: dict  # name: the last tokens that a convolution reads, [B,taps - 1,width]
 
 
@@ -301,20 +301,20 @@ class Language(Turning):
     def append_to_chunk(self, state, x):
         """Outputs of tokens of one chunk; see append."""
         i = state.position // self.chunk
-        sums = state.own.dtype
+        sums = state.open_summary.dtype
         row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(sums)
         q, k, v = (t.transpose(1, 2).to(sums) for t in self.project(x, state))  # [B,H,n,.]
         q = q * q.shape[-1]**-0.5
         if state.position % self.chunk == 0:
             state.mixture = torch.tensordot(row[:i], state.summaries[:i], 1)
-        out = q @ (state.mixture + row[i] * state.own)
+        out = q @ (state.mixture + row[i] * state.open_summary)
         out = out + row[i] * (q @ k.transpose(-1, -2)).tril() @ v
-        state.own = state.own + k.transpose(-1, -2) @ v
+        state.open_summary = state.open_summary + k.transpose(-1, -2) @ v
         state.position += x.shape[1]
         if state.position % self.chunk == 0:
-            at = torch.tensor([i], device=state.own.device)
-            state.summaries = state.summaries.index_copy(0, at, state.own[None])
-            state.own = torch.zeros_like(state.own)
+            at = torch.tensor([i], device=state.open_summary.device)
+            state.summaries = state.summaries.index_copy(0, at, state.open_summary[None])
+            state.open_summary = torch.zeros_like(state.open_summary)
         return self.finish(out.transpose(1, 2).to(x.dtype), x)
 
 

@@ -26,9 +26,9 @@ def _dense(like, width, layout):
 
 def _kept(named, blocks):
     """The summaries of so many blocks of keys.   # uint8 [B,H,M,bytes]"""
-    q, k, v, own = (named[name] for name in ("q", "k", "v", "normalizer_k"))
+    q, k, v, separate = (named[name] for name in ("q", "k", "v", "normalizer_k"))
     wider = 2 if named["feature_map"] == "hedgehog" else 1
-    features, sums = (wider * int(t.shape[-1]) for t in (k, k if own is None else own))
+    features, sums = (wider * int(t.shape[-1]) for t in (k, k if separate is None else separate))
     size = torch.ops.mhla.summary_bytes(features, int(v.shape[-1]), sums, q.dtype is torch.float64)
     batch, heads = q.shape[0], q.shape[1 if named["layout"] == "bhnd" else 2]
     return q.new_empty(batch, heads, blocks, size, dtype=torch.uint8)

@@ -84,8 +84,8 @@ inline CountingBarrier& CountingBarriers::find(std::uint32_t address, bool by_co
   const std::string place = std::string(what) + " at shared address " + std::to_string(address);
   if (found == barriers_.end()) block_.fail(Kind::kUninitialized, place + ": no barrier there");
   CountingBarrier& barrier = found->second;
-  const bool own = barrier.made.actor == block_.who();
-  if (!(barrier.published || (own && !by_copy)) ||
+  const bool same_actor = barrier.made.actor == block_.who();
+  if (!(barrier.published || (same_actor && !by_copy)) ||
       !block_.clocks.sees(block_.who(), barrier.made)) {
     block_.fail(Kind::kRace, place + ": the barrier is not published yet by thread " +
                                  std::to_string(barrier.made.actor) + " that made it");

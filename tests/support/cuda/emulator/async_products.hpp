@@ -153,8 +153,8 @@ inline void Products::fence_registers(Actor thread, const void* begin, std::size
   std::erase_if(all, [&](const Registers& r) {
     return r.begin < first + 4 * count && first < r.begin + 4 * r.words.size();
   });
-  Registers& own = all.emplace_back(first, std::vector<std::uint32_t>(count), false);
-  std::memcpy(own.words.data(), begin, 4 * count);
+  Registers& registers = all.emplace_back(first, std::vector<std::uint32_t>(count), false);
+  std::memcpy(registers.words.data(), begin, 4 * count);
 }
 
 inline void Products::begin() {

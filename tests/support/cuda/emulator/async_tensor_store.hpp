@@ -54,32 +54,32 @@ class TensorStores {
     store->for_each_access([&](const std::byte* to, std::size_t bytes) {
       block_.global.write(block_.who(), {unseen_, 1}, to, bytes, 4, kWhat);
     });
-    Stores& own = threads_[block_.who()];
-    if (own.actor == 0) own.actor = block_.clocks.add_actor();
-    own.open.push_back(store);
+    Stores& stores = threads_[block_.who()];
+    if (stores.actor == 0) stores.actor = block_.clocks.add_actor();
+    stores.open.push_back(store);
     block_.add(kTensorStores);
     block_.start(store);
   }
 
   void commit() {
-    Stores& own = threads_[block_.who()];
-    own.groups.push_back(std::move(own.open));
-    own.open.clear();
+    Stores& stores = threads_[block_.who()];
+    stores.groups.push_back(std::move(stores.open));
+    stores.open.clear();
     block_.pause();
   }
 
   void wait(std::size_t pending) {
-    Stores& own = threads_[block_.who()];
-    for (; own.groups.size() > pending; own.groups.pop_front()) {
-      ++own.read;
-      for (const auto& store : own.groups.front()) {
+    Stores& stores = threads_[block_.who()];
+    for (; stores.groups.size() > pending; stores.groups.pop_front()) {
+      ++stores.read;
+      for (const auto& store : stores.groups.front()) {
         block_.finish(*store);
-        block_.shared.end_read({own.actor, own.read}, store->shared, store->box.bytes());
+        block_.shared.end_read({stores.actor, stores.read}, store->shared, store->box.bytes());
       }
     }
-    if (own.read == 0) return;
+    if (stores.read == 0) return;
     Vector read = block_.clocks.nothing();
-    read[own.actor] = own.read;
+    read[stores.actor] = stores.read;
     block_.clocks.acquire(block_.who(), read);
   }
 
@@ -93,9 +93,10 @@ class TensorStores {
   };
 
   void check_end() {
-    const Stores& own = threads_[block_.who()];
-    if (!own.open.empty()) block_.fail(Kind::kSlotInUse, "ended before commit_group of its stores");
-    for (const Group& group : own.groups) {
+    const Stores& stores = threads_[block_.who()];
+    if (!stores.open.empty())
+      block_.fail(Kind::kSlotInUse, "ended before commit_group of its stores");
+    for (const Group& group : stores.groups) {
       if (group.empty()) continue;
       block_.fail(Kind::kSlotInUse, "ended before wait_group.read for its tensor stores");
     }

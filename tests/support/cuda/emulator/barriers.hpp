@@ -104,7 +104,7 @@ inline std::uint32_t shuffle(std::uint32_t x, std::uint32_t lane) {
     std::uint32_t given, lane, got;
   } mine{x, lane, 0};
   call_together<32>("shfl.sync.idx", 0, mine, [](Arguments* const(&all)[32]) {
-    for (Arguments* own : all) own->got = all[own->lane]->given;
+    for (Arguments* arguments : all) arguments->got = all[arguments->lane]->given;
     current().add(kShuffles);
   });
   return mine.got;
@@ -115,8 +115,8 @@ inline bool vote_any(bool x) {
   bool mine = x;
   call_together<32>("vote.sync.any", 0, mine, [](bool* const(&all)[32]) {
     bool any = false;
-    for (const bool* own : all) any = any || *own;
-    for (bool* own : all) *own = any;
+    for (const bool* flag : all) any = any || *flag;
+    for (bool* flag : all) *flag = any;
   });
   return mine;
 }
