@@ -45,7 +45,7 @@ inline void to_json(nlohmann::json& json, const Judgement& j) {
 
 /// The first images, for the picture, each 28 x 28 bytes as hexadecimal digits.
 inline nlohmann::json digits_of(const mhla::Matrix<float>& images) {
-  constexpr Index kShown = 8 * kClasses;
+  constexpr Index kShown = 2 * kClasses;
   nlohmann::json list = nlohmann::json::array();
   for (Index i = 0; i < std::min(kShown, images.rows()); ++i) {
     std::string digits;
