@@ -179,7 +179,7 @@ class BidirectionalGradient {
   bool cross_query() const { return sizes().sums == WeightSums::kCrossQuery; }
   Index sum_features() const { return sizes().sum_features(); }
   Index most_blocks() const { return std::max(shares_.queries.all, shares_.keys.all); }
-  /// kOwn: dz~ of query block b. kCrossQuery: dz of key block b.
+  /// kToken: dz~ of query block b. kCrossQuery: dz of key block b.
   A* dkey_sum(Index b) const { return dkey_sums_ + b * sum_features(); }
 
   /// s_bw = phi(q_bw) . z_b for the slots of block b of the share; 0 where the query is masked.

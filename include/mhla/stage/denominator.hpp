@@ -3,12 +3,12 @@
 /// \file
 /// Stage 5 of 5: sums r_t that a normaliser turns into denominators, and division by these.
 ///
-///     kOwn         r_t  = phi(q_t) . z~_i
+///     kToken       r_t  = phi(q_t) . z~_i
 ///     kCrossQuery  r_iw = sum_b m_ib s_bw,   s_bw = phi(q_bw) . z_b
 ///
 /// Adjoint, from the gradients dr_t:
 ///
-///     kOwn         dphi(q_t) += dr_t z~_i         dz~_i  = sum_{t in i} dr_t phi(q_t)
+///     kToken       dphi(q_t) += dr_t z~_i         dz~_i  = sum_{t in i} dr_t phi(q_t)
 ///     kCrossQuery  ds_bw = sum_i m_ib dr_iw       dm_ib += sum_w s_bw dr_iw
 ///                  dphi(q_bw) += ds_bw z_b        dz_b   = sum_w ds_bw phi(q_bw)
 ///
