@@ -84,7 +84,7 @@ struct TwoProducts {
     return std::uint64_t{1} << 62 | std::uint64_t{1024 >> 4} << 32 | leading >> 4 << 16 |
            start >> 4;
   }
-  /// Product `step` of sums i. Of a thread in [begin, end) the bits in `other` of B differ.
+  /// Product `step` of sums i. Threads in [begin, end) differ in the bits `other` of B.
   template <int kOfK = kTransposed, int kAdds = 1>
   Step multiply(int i, int step, std::uint64_t other = 0, std::uint32_t begin = 0,
                 std::uint32_t end = 128) {
