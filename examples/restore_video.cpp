@@ -47,7 +47,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   const auto range = [](Index low, Index high) { return CLI::Range(low, high); };
   add_run_options(app, o, "seconds: a small model, 20 steps of 8 frames",
                   "check gradients in double, and the PSNR");
-  app.add_option("--video", o.video, "frames as PPM, one behind the other; without it, discs")
+  app.add_option("--video", o.video, "frames as PPM, one after the other; without it, discs")
       ->take_last();
 
   add_attention_option(app, o);
@@ -59,7 +59,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
   app.add_option("--stride", s.stride, "frames of the video to the next of a clip")
       ->check(range(1, 1024));
   app.add_option("--patch", s.patch, "pixels along a side of a patch")->check(range(1, 1024));
-  app.add_flag("!--no-gate", s.gate, "no gate behind attention");
+  app.add_flag("!--no-gate", s.gate, "no gate after attention");
   app.add_option("--masked", s.masked, "fraction of patches that is hidden")->check(CLI::Number);
   examples::add_seed_option(app, s.seed, "of parameters, clips and boxes");
 

@@ -4,7 +4,7 @@ The operator LinearAttention (com.microsoft, from 1.25.1 on) with the rule "line
 S_t = S_t-1 + k_t v_t^T that q_t reads: linear attention without feature map, normaliser or mixing.
 Its input is the features of the same data. It runs with as many threads, and is checked against the
 definition before it is timed. Ratios are its time over the times in RESULTS.json of this library's
-causal linear form, which also maps features and divides, and ("behind mixing") of causal MHLA,
+causal linear form, which also maps features and divides, and ("after mixing") of causal MHLA,
 which also mixes blocks. Above 1 this library is faster.
 """
 
@@ -68,7 +68,7 @@ def compare(linear, mixed, rows):
     worst = reference.worst_of_samples(shape, inputs, out, row)
     if not report.report(linear, "LinearAttention", worst, run, rows):
         return False
-    report.add_row(mixed, "... behind mixing", rows[-1]["seconds"], rows)
+    report.add_row(mixed, "... after mixing", rows[-1]["seconds"], rows)
     return True
 
 

@@ -29,7 +29,7 @@ struct Settings {
   Index dim = 128;              ///< C, channels of a token
   Index depth = 4;              ///< blocks
   Index heads = 4;              ///< H
-  bool gate = true;             ///< behind attention
+  bool gate = true;             ///< after attention
   double masked = 0.5;          ///< fraction of the tokens that is hidden at least
   Index seed = 1;               ///< of parameters, clips and masks
 

@@ -35,7 +35,7 @@ execute_process(
   WORKING_DIRECTORY ${WORK} RESULT_VARIABLE status)
 file(READ ${WORK}/stopped.log log)
 message("${log}")
-if(NOT status EQUAL 130 OR NOT log MATCHES "stopped behind step [0-9]+ of [0-9]+ of mhla")
+if(NOT status EQUAL 130 OR NOT log MATCHES "stopped after step [0-9]+ of [0-9]+ of mhla")
   message(FATAL_ERROR "a stopped run ended with '${status}', expected 130")
 endif()
 if(EXISTS ${WORK}/stopped.json)

@@ -103,7 +103,7 @@ inline std::vector<std::uint8_t> read_idx(const std::filesystem::path& path,
   if (static_cast<Index>(bytes.size()) != items * item) {
     const bool more = static_cast<Index>(bytes.size()) > items * item;
     fail("has " + std::string(more ? "at least " : "") + std::to_string(bytes.size()) +
-         " bytes behind its header, expected " + std::to_string(items) + " x " +
+         " bytes after its header, expected " + std::to_string(items) + " x " +
          std::to_string(item));
   }
   if (wanted > items) {

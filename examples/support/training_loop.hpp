@@ -61,7 +61,7 @@ struct TrainingRun {
   bool resume = false;     ///< from the checkpoint, if it is there
   bool resumable = true;   ///< whether the program has --resume
   bool quiet = false;      ///< neither saves nor says where it is: another rank does
-  std::function<bool()> stop = interrupted;  ///< asked behind each step
+  std::function<bool()> stop = interrupted;  ///< asked after each step
 };
 
 /// Takes the remaining steps, and saves; prints a line after an interrupt.
@@ -119,7 +119,7 @@ double train(const TrainingRun& run, const Schedule& schedule, TrainingState<T>&
     const char* const on = run.resume      ? "; the same command goes on"
                            : run.resumable ? "; --resume goes on"
                                            : "";
-    std::fprintf(stderr, "\nstopped behind step %td of %td of %s%s\n", state.step(), schedule.steps,
+    std::fprintf(stderr, "\nstopped after step %td of %td of %s%s\n", state.step(), schedule.steps,
                  run.name.c_str(), on);
   }
   return speed;

@@ -32,7 +32,7 @@ list(LENGTH started started)
 if(NOT started EQUAL 3)
   message(FATAL_ERROR "${started} ranks started, expected 3")
 endif()
-if(NOT status EQUAL 130 OR NOT log MATCHES "stopped behind step [0-9]+ of 400 of mhla")
+if(NOT status EQUAL 130 OR NOT log MATCHES "stopped after step [0-9]+ of 400 of mhla")
   message(FATAL_ERROR "stopped ranks ended with '${status}', expected 130")
 endif()
 

@@ -79,7 +79,7 @@ std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
   const auto all = lines;
   prefetch.finish();
   EXPECT_EQ(prefetch.share(steps).count, 0);
-  EXPECT_EQ(lines, all) << "lines behind the end";
+  EXPECT_EQ(lines, all) << "lines after the end";
   for (const Index share : shares) {
     EXPECT_LE(share,
               detail::ceil_div(std::ssize(all), tiles * Prefetch::kPiece) * Prefetch::kPiece);

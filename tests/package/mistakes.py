@@ -12,9 +12,9 @@ import tree
 SENTENCES = {
     "elements": "elements of one type: float, double, Eigen::half or Eigen::bfloat16",
     "tensors": "Eigen matrices with a token a row",
-    "blocks": "behind the tensors a call has the blocks",
-    "mixing": "behind the blocks a call has the mixing matrix",
-    "options": "behind the mixing matrix a call may have an Operator",
+    "blocks": "after the tensors a call has the blocks",
+    "mixing": "after the blocks a call has the mixing matrix",
+    "options": "after the mixing matrix a call may have an Operator",
     "crossing": "CrossQuery reads later queries",
     "temporary": "a view of this temporary would dangle",
     "shape": "matrices and tensors have their shape: leave out {B, N, H, D}",

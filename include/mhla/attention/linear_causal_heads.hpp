@@ -88,7 +88,7 @@ class LinearCausalHeads {
   void run(const In& in, const output_of<In>& out, Index s, Index first, Index last) const {
     recurrence_.clear();
     std::fill_n(key_sums_, heads_ * n_.sum_features(), A(0));
-    std::fill_n(values_.data, kStrip * values_.stride, A(0));  // also behind column E
+    std::fill_n(values_.data, kStrip * values_.stride, A(0));  // also after column E
     const Inputs<T> front = head_inputs(in, s, first), back = head_inputs(in, s, last - 1);
     const auto front_out = head_output(in, out, s, first),
                back_out = head_output(in, out, s, last - 1);

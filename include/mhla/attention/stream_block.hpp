@@ -222,7 +222,7 @@ class StreamBlock {
   void extend_key_sum() const {
     add_scaled(open_.weight, sum_keys().row(header_.open_keys - 1), z_, n_.sum_features());
   }
-  /// Rows behind those of the kept keys.
+  /// Rows after those of the kept keys.
   Rows<A> next(Rows<A> rows) const { return rows.below(header_.open_keys); }
   /// Keys that key sums are of.
   Rows<A> sum_keys() const {

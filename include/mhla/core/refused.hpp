@@ -36,15 +36,14 @@ struct Refused {
                 "mhla: q, k and v have elements of one type: float, double, Eigen::half or "
                 "Eigen::bfloat16");
   static_assert(m != Mistake::kBlocks,
-                "mhla: behind the tensors a call has the blocks, such as "
+                "mhla: after the tensors a call has the blocks, such as "
                 "mhla::Contiguous(tokens, 64), then the mixing matrix");
   static_assert(m != Mistake::kMixing,
-                "mhla: behind the blocks a call has the mixing matrix, of double for tensors of "
+                "mhla: after the blocks a call has the mixing matrix, of double for tensors of "
                 "double, else of float: locality<double>(blocks), MixingMatrix<float>(matrix)");
-  static_assert(
-      m != Mistake::kOptions,
-      "mhla: behind the mixing matrix a call may have an Operator{Relu{}}, the output, of "
-      "the elements of q, and a Call{.executor = pool}, in this order");
+  static_assert(m != Mistake::kOptions,
+                "mhla: after the mixing matrix a call may have an Operator{Relu{}}, the output, of "
+                "the elements of q, and a Call{.executor = pool}, in this order");
   static_assert(m != Mistake::kCrossing,
                 "mhla: CrossQuery reads later queries, so no causal form takes it: KeySum or "
                 "NoNormalizer");

@@ -57,7 +57,7 @@ class SafetensorsHeaderParser {
                     this, Json::input_format_t::json, false);
     reached_ = std::find_if(reached_, end, [](char c) { return c != ' '; });
     if (reached_ != end) {
-      fail(SafetensorsFault::kAfterHeader, printable({reached_, 1}) + " behind the closing brace",
+      fail(SafetensorsFault::kAfterHeader, printable({reached_, 1}) + " after the closing brace",
            "nothing but spaces");
     }
     expect_tiling(header_, data_size_, 8 + text_.size(), file_);

@@ -6,7 +6,7 @@
 ///
 /// A body has Tape, ForwardScratch and BackwardScratch, each made from an Arena: what backward
 /// reads, and scratch. It has the functions table, record (everything that backward reads), write
-/// (the output behind record) and backward (adds gradients), and may have prepare.
+/// (the output after record) and backward (adds gradients), and may have prepare.
 
 #include <algorithm>
 #include <cstddef>

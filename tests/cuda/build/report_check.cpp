@@ -2,8 +2,9 @@
 //
 //     report_check ARCH REPORT PTX CUBIN [TABLE UNIT]
 //
-// ARCH is 80 or 90. With ARCH 86, 89, 100 or 120, and code of sm_80 or made of its PTX, only the
-// needs of a thread block are checked, of the kernels that calls take there (launch/plan.cuh).
+// ARCH is 80 or 90. ARCH may be 86, 89, 100 or 120 with code of sm_80, or with code made of its
+// PTX. Then only the needs of a thread block are checked, for the kernels that calls take there
+// (launch/plan.cuh).
 // TABLE has the number of instructions of each kernel of UNIT (instruction_table.hpp). With
 // MHLA_WRITE_INSTRUCTIONS in the environment the numbers are written there instead.
 //

@@ -135,7 +135,7 @@ TEST(EmulatedShuffles, ExchangeNumbers) {
 
 // ---- phases of barriers in shared memory -------------------------------------------------------
 
-/// The barrier of planted kernels in shared memory, behind numbers of 128 threads.
+/// The barrier of planted kernels in shared memory, after numbers of 128 threads.
 std::uint32_t phase() { return word(128); }
 Step begin_phases(std::uint32_t arrivals, std::uint32_t offset = 0) {
   return by(0, [=] { ptx::mbarrier_init(phase() + offset, arrivals); });

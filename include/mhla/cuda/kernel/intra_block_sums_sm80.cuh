@@ -65,8 +65,9 @@ struct IntraBlockRows {
   }
   template <int K>
   MHLA_DEVICE RowPiecesPair<K> rows(const ConstTokenTensor& x, std::int32_t slot) const {
-    const std::int32_t row = slot + static_cast<std::int32_t>(lane / 4);
-    return {RowPieces<K>::load(at(x, row), lane), RowPieces<K>::load(at(x, row + 8), lane)};
+    const std::int32_t lane_row = slot + static_cast<std::int32_t>(lane / 4);
+    return {RowPieces<K>::load(at(x, lane_row), lane),
+            RowPieces<K>::load(at(x, lane_row + 8), lane)};
   }
   template <int K>
   MHLA_DEVICE RowPieces<K> columns(const ConstTokenTensor& x, std::int32_t slot) const {

@@ -92,8 +92,9 @@ struct QuadraticSm90 {
     p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     const auto find = [&](const TokenBlocks& blocks, const ConstTokenTensor& tensor, int width,
-                          TokenBoxes& boxes, TensorBox& box) {
-      return TokenBoxes::find(blocks, tensor, width, heads, batch, blocks.slots(), boxes, box);
+                          TokenBoxes& token_boxes, TensorBox& box) {
+      return TokenBoxes::find(blocks, tensor, width, heads, batch, blocks.slots(), token_boxes,
+                              box);
     };
     return p.slots.key_values >= 2 && find(p.strips, stage.q, D, p.q_boxes, boxes[0]) &&
            find(p.parts, stage.k, D, p.k_boxes, boxes[1]) &&
