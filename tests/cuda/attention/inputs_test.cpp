@@ -4,7 +4,9 @@
 
 #include <vector>
 
+#include "mhla/cuda/attention/blocks.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
+#include "support/cuda/form_arguments.hpp"
 #include "support/message_of.hpp"
 
 namespace {
@@ -15,24 +17,9 @@ using mhla::cuda::Denominator;
 using mhla::cuda::Operator;
 using mhla::cuda::Problem;
 using mhla::cuda::TokenBlocks;
+using Arguments = cuda_test::FormArguments;
+using T = Arguments::T;
 using mhla::test::message_of;
-using T = Eigen::bfloat16;
-
-/// Tensors of 2 sequences of 100 tokens and 3 heads. No data is read, so tensors share memory.
-struct Arguments {
-  alignas(256) std::byte memory[512] = {};
-  T* data = reinterpret_cast<T*>(memory);
-  mhla::cuda::Inputs<T> in{mhla::bnhd<const T>(data, 2, 100, 3, 64),
-                           mhla::bnhd<const T>(data, 2, 100, 3, 64),
-                           mhla::bhnd<const T>(data, 2, 3, 100, 64)};
-  TensorView<T> out = mhla::bnhd(data, 2, 100, 3, 64);
-  TokenBlocks blocks = mhla::cuda::contiguous(100, 16);
-  Operator op;
-
-  Problem problem(bool causal = false) const {
-    return mhla::cuda::detail::make_problem<64, 64>("cuda::f", in, blocks, blocks, causal, op, out);
-  }
-};
 
 TEST(CudaInputs, StridesBecomeBytes) {
   const Arguments a;
@@ -249,7 +236,7 @@ TEST(CudaInputs, OutputsAreNormalisedAndGatedWhereThereIsAGain) {
   EXPECT_FALSE(a.problem().norm.gated);
   a.in.gain = {};
   EXPECT_FALSE(a.problem().norm.normed);
-  EXPECT_NO_THROW(mhla::cuda::detail::expect_no_norm("cuda::f", a.in));
+  EXPECT_NO_THROW(mhla::cuda::detail::expect_stream_inputs("cuda::f", a.in));
 }
 
 TEST(CudaInputs, GainsAndGatesThatDoNotFitAreRefused) {
@@ -280,9 +267,9 @@ TEST(CudaInputs, GainsAndGatesThatDoNotFitAreRefused) {
 
 TEST(CudaInputs, StreamsHaveNoNorms) {
   const NormedArguments a;
-  EXPECT_EQ(
-      message_of<mhla::option_error>([&] { mhla::cuda::detail::expect_no_norm("cuda::f", a.in); }),
-      "mhla::cuda::f: gain is given, expected none: streams do not normalise outputs");
+  EXPECT_EQ(message_of<mhla::option_error>(
+                [&] { mhla::cuda::detail::expect_stream_inputs("cuda::f", a.in); }),
+            "mhla::cuda::f: gain is given, expected none: streams do not normalise outputs");
   EXPECT_THROW((mhla::cuda::detail::prefill_problem<64, 64>(
                    "cuda::f", a.in, mhla::cuda::contiguous(160, 16), 0, 3, a.op, a.out)),
                mhla::option_error);

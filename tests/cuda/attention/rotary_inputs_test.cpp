@@ -66,13 +66,14 @@ TEST(RotaryInputs, WhatDoesNotFitIsRefused) {
                 kDense);
   EXPECT_EQ(message(kOption, [](auto& a) { a.rotary.key_angles.data = nullptr; }),
             "mhla::cuda::f: rotary is null, expected pointers to data");
-  EXPECT_EQ(message(kOption,
-                    [](auto& a) {
-                      a.problem.causal = true;
-                      a.problem.op.denominator = Denominator::kKeySum;
-                    }),
-            "mhla::cuda::f: op has a denominator, expected none: causal forms with a rotary embedding "
-            "have no denominator");
+  EXPECT_EQ(
+      message(kOption,
+              [](auto& a) {
+                a.problem.causal = true;
+                a.problem.op.denominator = Denominator::kKeySum;
+              }),
+      "mhla::cuda::f: op has a denominator, expected none: causal forms with a rotary embedding "
+      "have no denominator");
 }
 
 }  // namespace

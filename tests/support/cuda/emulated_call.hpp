@@ -62,6 +62,10 @@ struct Outcome {
 
 template <class T>
 mhla::cuda::Problem problem_of(Call<T>& call) {
+  const auto selection = [](const Array<unsigned char>& keep, int tokens) {
+    return mhla::cuda::Selection{
+        .masked = keep.size() > 0, .keep = keep.data(), .batch_stride = tokens, .token_stride = 1};
+  };
   const auto blocks = [](const mhla::GridShape& n, const mhla::GridShape& w) {
     const auto size = [](mhla::Index x) { return static_cast<std::int32_t>(x); };
     return mhla::cuda::TokenBlocks(size(n[0]), size(n[1]), size(n[2]), size(w[0]), size(w[1]),
@@ -84,7 +88,17 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
           .rotary = call.rotary(),
           .query_angles = {call.query_angles.data(), call.q.width()},
           .key_angles = {call.angles_of_keys().data(), call.k.width()},
-          .causal = call.causal};
+          .causal = call.causal,
+          .queries = selection(call.query_keep, call.q.tokens()),
+          .keys = selection(call.key_keep, call.k.tokens())};
+}
+
+template <class T>
+void track_masks(const Call<T>& call, emulator::Device& device) {
+  for (const Array<unsigned char>* keep : {&call.query_keep, &call.key_keep}) {
+    if (keep->size() == 0) continue;
+    device.track("mask", keep->raw(), keep->bytes(), emulator::Access::kRead);
+  }
 }
 
 /// Runs a call under a schedule.
@@ -110,6 +124,7 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
   if (call.normed()) {
     device.track("gain", call.gain.raw(), call.gain.bytes(), Access::kRead);
   }
+  track_masks(call, device);
   if (call.gated()) device.track("gate", call.gate.raw(), call.gate.bytes(), Access::kRead);
   if (plan.workspace_bytes > 0) {
     device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);

@@ -103,9 +103,11 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
     return [map](double x) { return exact_phi<T>(map, x); };
   };
   const auto same = [](double x) { return x; };
-  const Numbers q = head(call.q, b, h, feature(op.query_map));
-  const Numbers k = head(call.k, b, h, feature(op.key_map));
-  const Numbers v = head(call.v, b, h, same), dy = head(call.dout, b, h, same);
+  const mhla::Mask query_mask = call.query_mask(b), key_mask = call.key_mask(b);
+  const Numbers q = without_masked(head(call.q, b, h, feature(op.query_map)), query_mask);
+  const Numbers k = without_masked(head(call.k, b, h, feature(op.key_map)), key_mask);
+  const Numbers v = without_masked(head(call.v, b, h, same), key_mask);
+  const Numbers dy = without_masked(head(call.dout, b, h, same), query_mask);
   const Numbers tq = turned(q, call.query_angles), tk = turned(k, call.angles_of_keys());
   const Eigen::Index nq = q.rows(), nk = k.rows();
   const Places queries(call.tokens, call.block), keys(call.key_tokens, call.key_block);
@@ -148,6 +150,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
 
   // Gradients in double, of rotated features and of the unrotated features in denominators.
   mhla::Inputs<double> in{.q = tq, .k = tk, .v = v};
+  in.query_mask = query_mask, in.key_mask = key_mask;
   if (call.rotary()) in.normalizer_q = q, in.normalizer_k = k;
   Numbers dq = Numbers::Zero(nq, q.cols()), dk = Numbers::Zero(nk, k.cols());
   Numbers dnq = dq, dnk = dk, dv = Numbers::Zero(nk, v.cols());
@@ -242,7 +245,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
       const double moved = std::abs(scale / den(t, 0)) * dout_error(t, i) * (1 + eps_t);
       dn(t, i) = any ? size : 0;
       dn_error(t, i) = any ? eps_t * size + moved + u * eta : 0;
-      if (!key_sum && !cross) continue;
+      if (!any || (!key_sum && !cross)) continue;
       // o is rounded when it is stored.
       const double o = std::abs(outputs.o(t, i)), o_error = outputs.bound(t, i);
       c(t, 0) += dn(t, i) * o;
@@ -328,21 +331,24 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
                      (dn_plus.maxCoeff() + v_plus.maxCoeff()) * static_cast<double>(nq + nk);
 
   // Through the feature maps, rounded.
-  const auto through = [&](const Tensor<T>& x, const mhla::cuda::FeatureMap& map, Numbers& d,
-                           Numbers& bound) {
+  const auto through = [&](const Tensor<T>& x, const mhla::Mask& mask,
+                           const mhla::cuda::FeatureMap& map, Numbers& d, Numbers& bound) {
+    d = without_masked(d, mask), bound = without_masked(bound, mask);
     for (Eigen::Index t = 0; t < d.rows(); ++t) {
+      if (!mask[t]) continue;
       for (Eigen::Index i = 0; i < d.cols(); ++i) {
         const double slope =
             derivative(map, x.value(b, static_cast<int>(t), h, static_cast<int>(i)));
-        const double off =
-            slope * bound(t, i) + 0x1p-20 * slope * (std::abs(d(t, i)) + bound(t, i));
+        const double size = slope * (std::abs(d(t, i)) + bound(t, i));
+        const double off = slope * bound(t, i) + (0x1p-20 + (map.exponential ? u : 0)) * size;
         d(t, i) *= slope;
         bound(t, i) = off + u * (std::abs(d(t, i)) + off) + u * eta;
       }
     }
   };
-  through(call.q, op.query_map, dq, q_bound);
-  through(call.k, op.key_map, dk, k_bound);
+  through(call.q, query_mask, op.query_map, dq, q_bound);
+  through(call.k, key_mask, op.key_map, dk, k_bound);
+  v_bound = without_masked(v_bound, key_mask);
   v_bound += u * dv.cwiseAbs() + u * v_bound;
   v_bound.array() += u * eta;
   r.q = dq, r.k = dk, r.v = dv, r.mixing = dm;

@@ -19,8 +19,8 @@
 ///     |dphi(q)^ - dphi(q)| <= e_6 (|m| G+) |phi(K)| + (|m| (err(dN) |V|^T + |c|_e)) |phi(K)|
 ///
 /// Keys use G+^T, values P+^T and coefficients P+ G+ in the same way. Rotated features are rounded
-/// once more each, and eta is added to each rounded factor. phi' has an error of at most 2^-20, and
-/// the result is rounded once more.
+/// once more each, and eta is added to each rounded factor. phi' has an error of at most 2^-20. The
+/// result is rounded once more, and before phi' of ELU + 1 too where tokens are masked.
 ///
 /// If outputs have a norm, gradients through it are within gamma_n and u of the gradients of o^.
 /// First differences bound the errors of those (norm_errors).

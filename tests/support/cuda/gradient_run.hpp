@@ -40,9 +40,9 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
                                       mhla::cuda::Device target, unsigned seed,
                                       const Tensor<T>* out = nullptr) {
   using emulator::Access;
-  using Gradient = mhla::cuda::GradientLayout<D, E, kCausal, kRotary>;
   const mhla::cuda::GradientProblem problem = gradient_problem(call, to, out);
-  const mhla::cuda::GradientPlan plan = Gradient(problem, {}, nullptr, target).plan;
+  const mhla::cuda::GradientPlan plan =
+      mhla::cuda::gradient_plan<D, E, kCausal, kRotary>(problem, target);
   emulator::Device device(seed);
   Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes) + 1);
   const auto track = [&](const char* name, auto& x, Access access) {
@@ -58,18 +58,19 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
   track("query angles", call.query_angles, Access::kRead);
   track("key angles", call.key_angles, Access::kRead);
   if (out != nullptr) device.track("out", out->raw(), out->bytes(), Access::kRead);
-  track("dq", to.q, Access::kWrite);
-  track("dk", to.k, Access::kWrite);
+  track_masks(call, device);
+  // Gradients of features, which are multiplied by phi' where tokens are masked.
+  const Access inputs = problem.forward.selects() ? Access::kReadWrite : Access::kWrite;
+  track("dq", to.q, inputs);
+  track("dk", to.k, inputs);
   track("dv", to.v, Access::kReadWrite);
   track("dgate", to.gate, Access::kWrite);
   track("dmixing", to.mixing, Access::kWrite);
   track("dgain", to.gain, Access::kWrite);
   device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
   const mhla::cuda::MixingArray mixing{call.mixing.data(), problem.forward.key_blocks.blocks()};
-  const EmulatedStream stream(device);
-  const Gradient layout(problem, mixing, workspace.data(), target);
-  const mhla::cuda::GradientRun<T, D, E, kCausal, kRotary> run(layout);
-  run(stream);
+  mhla::cuda::run_gradient<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace.data(),
+                                                      target, EmulatedStream(device));
   for (const Tensor<T>* x : {&to.q, &to.k, &to.v, &to.gate}) {
     EXPECT_TRUE(x->padding_is_untouched());
   }

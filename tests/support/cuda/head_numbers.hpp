@@ -20,6 +20,14 @@ Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
   return numbers;
 }
 
+/// Sets masked rows to 0, which adds nothing to any sum.
+inline Numbers without_masked(Numbers x, const mhla::Mask& mask) {
+  for (Eigen::Index t = 0; t < x.rows(); ++t) {
+    if (!mask[t]) x.row(t).setZero();
+  }
+  return x;
+}
+
 /// Features, rotated by angles if there are any.
 inline Numbers turned(const Numbers& x, const Array<float>& angles) {
   if (angles.size() == 0) return x;

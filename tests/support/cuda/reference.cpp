@@ -64,9 +64,10 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   const auto feature = [](const mhla::cuda::FeatureMap& map) {
     return [map](double x) { return exact_phi<T>(map, x); };
   };
-  const Numbers q = head(call.q, b, h, feature(op.query_map));
-  const Numbers k = head(call.k, b, h, feature(op.key_map));
-  const Numbers v = head(call.v, b, h, [](double x) { return x; });
+  const Numbers q = without_masked(head(call.q, b, h, feature(op.query_map)), call.query_mask(b));
+  const Numbers k = without_masked(head(call.k, b, h, feature(op.key_map)), call.key_mask(b));
+  const Numbers v =
+      without_masked(head(call.v, b, h, [](double x) { return x; }), call.key_mask(b));
   const Numbers ones = Numbers::Ones(v.rows(), 1);
   const std::int64_t rows =
       call.mixing.size() / mhla::Grid(call.key_tokens, call.key_block).blocks();
@@ -101,6 +102,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   const Numbers turned_q = turned(q, call.query_angles),
                 turned_k = turned(k, call.angles_of_keys());
   mhla::Inputs<double> in{.q = turned_q, .k = turned_k, .v = v};
+  in.query_mask = call.query_mask(b), in.key_mask = call.key_mask(b);
   if (call.rotary()) in.normalizer_q = q, in.normalizer_k = k;
   Expected result{run(in, mixing, eps), Numbers()};
   const double growth = gamma(chain);

@@ -29,6 +29,8 @@
 ///
 /// plus gamma_4 and 2^-22 for the approximate root, and 2^-24 (2 |g| + 8) if silu(g) gates it.
 
+#include <cstdint>
+
 #include "mhla/core/matrix.hpp"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/policy/grid_partition.hpp"
@@ -54,14 +56,24 @@ struct Call : CallOptions {
   /// Angles of the rotary embedding, cosine and sine of each pair, [Nq,D] and [Nk,D], or of size 0.
   /// Size 0 of the keys' alone means that they have the queries' angles.
   Array<float> query_angles{0}, key_angles{0};
-  Array<float> gain{0};            ///< [E]; of size 0 outputs are not normalised
-  Tensor<T> gate{0, 0, 0, 0, {}};  ///< [B,Nq,H,E], or of size 0
+  Array<float> gain{0};                             ///< [E]; of size 0 outputs are not normalised
+  Tensor<T> gate{0, 0, 0, 0, {}};                   ///< [B,Nq,H,E], or of size 0
+  Array<unsigned char> query_keep{0}, key_keep{0};  ///< masks [B,N], or of size 0
 
   bool rotary() const { return query_angles.size() > 0; }
   bool normed() const { return gain.size() > 0; }
   bool gated() const { return gate.tokens() > 0; }
+  /// Masks of a batch item.
+  mhla::Mask query_mask(int b) const { return mask(query_keep, b, q.tokens()); }
+  mhla::Mask key_mask(int b) const { return mask(key_keep, b, k.tokens()); }
   const Array<float>& angles_of_keys() const {
     return key_angles.size() > 0 ? key_angles : query_angles;
+  }
+
+ private:
+  static mhla::Mask mask(const Array<unsigned char>& keep, int b, int tokens) {
+    if (keep.size() == 0) return {};
+    return {keep.data() + std::int64_t{b} * tokens, tokens};
   }
 };
 

@@ -46,7 +46,6 @@ template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary>
 class PreparedGradient {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
   static_assert(!kRotary || D != 72, "rotary embedding has kernels for D of 64 and 128");
-  using Layout = GradientLayout<D, E, kCausal, kRotary>;
 
  public:
   /// Takes the arguments of prepare_bidirectional_gradient().
@@ -57,8 +56,8 @@ class PreparedGradient {
                    const Kept<T>& kept = {})
       : problem_(make(in, query_blocks, key_blocks, op, dout, gradients, rotary, kept)),
         device_(device),
-        plan_(detail::fitting_gradient(kName, Layout(problem_, {}, nullptr, device).plan, device)) {
-  }
+        plan_(detail::fitting_gradient(
+            kName, gradient_plan<D, E, kCausal, kRotary>(problem_, device), device)) {}
 
   const GradientPlan& plan() const { return plan_; }
 
@@ -102,9 +101,8 @@ class PreparedGradient {
     detail::expect_angles(kName, problem.forward);
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem.forward);
     unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
-    const Layout layout(problem, coefficients, begin, device_, &plan_);
-    const GradientRun<kernel_scalar_t<T>, D, E, kCausal, kRotary> kernels(layout);
-    kernels(Stream(stream, device_.kernels(), cache_));
+    run_gradient<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
+        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_));
     cache_.ready = true;
   }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/make_problem.cuh"
 #include "mhla/cuda/attention/same_layout.cuh"
 #include "mhla/cuda/launch/gradient_problem.cuh"
 
@@ -42,8 +43,11 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
                               const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
                               bool causal, const Operator& op, TensorView<const T> dout,
                               const Gradients<T>& gradients, const Kept<T>& kept) {
-  const std::array<Index, 4> queries{in.q.batch(), query_blocks.tokens(), in.q.heads(), D};
-  const std::array<Index, 4> keys{in.q.batch(), key_blocks.tokens(), in.q.heads(), D};
+  const bool packed = !in.query_offsets.empty();
+  const Index nq = packed ? in.q.tokens() : query_blocks.tokens();
+  const Index nk = packed ? in.k.tokens() : key_blocks.tokens();
+  const std::array<Index, 4> queries{in.q.batch(), nq, in.q.heads(), D};
+  const std::array<Index, 4> keys{in.q.batch(), nk, in.q.heads(), D};
   std::array<Index, 4> outputs = queries, values = keys;
   outputs[3] = values[3] = E;
   const TensorView<T> out = bnhd<T>(nullptr, outputs);  // outputs of the forward call, not written

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The arguments of the forms on a device, and their checks: device tensors, blocks, sizes.
+/// The arguments of the forms on a device, and their checks: device tensors, masks, sizes.
 ///
 /// Nothing here reads device memory or calls CUDA. All checks precede the first launch.
 
@@ -20,9 +20,9 @@
 #include "mhla/core/tensor.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/attention/blocks.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
-#include "mhla/policy/grid_partition.hpp"
 
 namespace mhla::cuda {
 
@@ -47,6 +47,11 @@ using kernel_scalar_t = typename detail::kernel_scalar<T>::type;
 
 /// Device tensors of a call. Rows are dense and aligned to 16 bytes. Batch, token and head strides
 /// are any multiples of 8 elements.
+///
+/// Masks and offsets are in device memory too. A masked key enters no sum, and a masked query gets
+/// an output of 0. With offsets, B is 1, sequence s is tokens offsets[s].. offsets[s + 1] - 1, and
+/// the blocks are those of the longest sequence; a shorter sequence has the first of them. Tokens
+/// of a longer sequence are left out, and nothing is written for them.
 template <DeviceScalar T>
 struct Inputs {
   TensorView<const T> q;  ///< [B, Nq, H, D]
@@ -54,55 +59,13 @@ struct Inputs {
   TensorView<const T> v;  ///< [B, Nk, H, E]
   /// If there is a gain, each row o of a head becomes o gain / sqrt(mean of o^2 + op.norm_eps). A
   /// gate multiplies it by silu(gate) (layer/rms_norm.hpp).
-  std::span<const float> gain{};  ///< [E], aligned to 8 bytes, or empty
-  TensorView<const T> gate{};     ///< [B, Nq, H, E], or absent
+  std::span<const float> gain{};                  ///< [E], aligned to 8 bytes, or empty
+  TensorView<const T> gate{};                     ///< [B, Nq, H, E], or absent
+  BatchMask query_mask{};                         ///< [B, Nq], absent: all
+  BatchMask key_mask{};                           ///< [B, Nk], absent: all
+  std::span<const std::int32_t> query_offsets{};  ///< [S + 1] of packed sequences, both or none
+  std::span<const std::int32_t> key_offsets{};    ///< [S + 1]; of a causal form the same array
 };
-
-/// Blocks of `length` consecutive tokens; the last one may be short.
-/// \throws option_error unless 1 <= tokens < 2^31 and 1 <= length.
-TokenBlocks contiguous(Index tokens, Index length);
-
-/// Rectangular blocks of an image {Y, X} or a video {F, Y, X} in raster order, as mhla::Grid has
-/// them. Blocks at the far edges may be short.
-/// \throws option_error for a size below 1, or 2^31 or more tokens.
-TokenBlocks grid(GridShape tokens, GridShape block);
-
-// ------------------------------------------------------------------------------------------------
-
-inline TokenBlocks contiguous(Index tokens, Index length) {
-  if (tokens < 1 || tokens > std::numeric_limits<std::int32_t>::max()) {
-    mhla::detail::fail_option("cuda::contiguous", "tokens", "is " + std::to_string(tokens),
-                              "at least 1, below 2^31");
-  }
-  if (length < 1) {
-    mhla::detail::fail_option("cuda::contiguous", "length", "is " + std::to_string(length),
-                              "at least 1");
-  }
-  return grid(tokens, length);
-}
-
-inline TokenBlocks grid(GridShape tokens, GridShape block) {
-  const auto text = [](const GridShape& shape) {
-    return "is " + mhla::detail::shape_text({shape[0], shape[1], shape[2]});
-  };
-  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
-  Index count = 1;
-  for (int axis = 0; axis < 3; ++axis) {
-    if (tokens[axis] < 1 || tokens[axis] > kLimit / count) {
-      mhla::detail::fail_option("cuda::grid", "tokens", text(tokens),
-                                "sizes >= 1 with a product below 2^31");
-    }
-    if (block[axis] < 1) {
-      mhla::detail::fail_option("cuda::grid", "block", text(block), "sizes >= 1");
-    }
-    count *= tokens[axis];
-  }
-  const auto size = [&](int axis) { return static_cast<std::int32_t>(tokens[axis]); };
-  const auto part = [&](int axis) {  // a block larger than the grid is the grid
-    return static_cast<std::int32_t>(std::min(block[axis], tokens[axis]));
-  };
-  return {size(0), size(1), size(2), part(0), part(1), part(2)};
-}
 
 namespace detail {
 
@@ -185,79 +148,6 @@ OutputNorm output_norm(const char* function, const Inputs<T>& in, const Operator
   return norm;
 }
 
-/// Describes the arguments of a form as a problem.
-/// \throws shape_error, option_error for arguments that do not fit.
-template <int D, int E, DeviceScalar T>
-Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlocks& query_blocks,
-                     const TokenBlocks& key_blocks, bool causal, const Operator& op,
-                     TensorView<T> out) {
-  (void)form_bounds<D, E>(Arch::kSm80);  // rejects unsupported (D, E)
-  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
-  const Index batch = in.q.batch(), heads = in.q.heads();
-  if (batch < 0 || heads < 0 || (heads > 0 && batch > kLimit / heads)) {
-    fail_shape(function, "q",
-               "has " + std::to_string(batch) + " x " + std::to_string(heads) + " heads",
-               "fewer than 2^31 heads of all sequences");
-  }
-  const Index queries = query_blocks.tokens(), keys = key_blocks.tokens();
-  Problem problem{
-      .q = token_tensor<const unsigned char>(function, "q", in.q, {batch, queries, heads, D}),
-      .k = token_tensor<const unsigned char>(function, "k", in.k, {batch, keys, heads, D}),
-      .v = token_tensor<const unsigned char>(function, "v", in.v, {batch, keys, heads, E}),
-      .o = output_tensor(function, out, {batch, queries, heads, E}),
-      .batch = static_cast<std::int32_t>(batch),
-      .heads = static_cast<std::int32_t>(heads),
-      .query_blocks = query_blocks,
-      .key_blocks = key_blocks,
-      .op = op,
-      .norm = output_norm<E>(function, in, op),
-      .causal = causal};
-  if (op.denominator == Denominator::kCrossQuery) {
-    if (causal) {
-      fail_option(function, "op", "has a cross-query denominator",
-                  "none or key sums: it reads later queries");
-    }
-    const bool equal = query_blocks.blocks() == key_blocks.blocks() &&
-                       query_blocks.blocks() * std::int64_t{query_blocks.slots()} == queries;
-    if (!equal) {
-      fail_option(function, "op", "has a cross-query denominator",
-                  "as many query blocks as key blocks, all of one size");
-    }
-  }
-  if (causal && key_blocks.columns() != keys) {
-    fail_option(function, "blocks", "are of a grid", "runs of consecutive tokens: contiguous()");
-  }
-  // Numbers of thread blocks have 31 bits.
-  const std::int64_t strips =
-      queries / 16 + keys / 16 + query_blocks.blocks() + key_blocks.blocks();
-  if (batch * heads > kLimit / std::max<std::int64_t>(strips, 1)) {
-    fail_shape(function, "q", "has " + std::to_string(batch * heads) + " heads in all",
-               "at most " + std::to_string(kLimit / strips) + " of such a length");
-  }
-  return problem;
-}
-
-/// \throws option_error for absent data, which only a plan may leave out.
-template <DeviceScalar T>
-void expect_data(const char* function, const Inputs<T>& in,
-                 std::type_identity_t<TensorView<const T>> out, const char* out_name = "out") {
-  const auto expect = [function](const char* argument, TensorView<const T> x) {
-    const auto& [b, n, h, d] = x.shape;
-    if (x.data == nullptr && b * n * h * d > 0) {
-      fail_option(function, argument, "is null with shape " + shape_text({b, n, h, d}),
-                  "a pointer to data");
-    }
-  };
-  expect("q", in.q);
-  expect("k", in.k);
-  expect("v", in.v);
-  if (!in.gate.absent()) expect("gate", in.gate);
-  expect(out_name, out);
-  if (!in.gain.empty() && in.gain.data() == nullptr) {
-    fail_option(function, "gain", "is null", "a pointer to data");
-  }
-}
-
 /// \throws shape_error unless the argument's shape is [rows, columns], or contains that if
 ///         `larger`.
 inline void expect_size(const char* function, const char* argument, Index has_rows,
@@ -267,6 +157,30 @@ inline void expect_size(const char* function, const char* argument, Index has_ro
   if (fits) return;
   fail_shape(function, argument, "has shape " + shape_text({has_rows, has_columns}),
              (larger ? "at least " : "") + shape_text({rows, columns}));
+}
+
+/// Describes a mask [B, N] and offsets for kernels.
+/// \throws shape_error for a mask of another shape.
+inline Selection selection(const char* function, const char* argument, const BatchMask& mask,
+                           std::span<const std::int32_t> offsets, Index batch, Index tokens) {
+  if (!mask.absent()) expect_size(function, argument, mask.rows, mask.cols, batch, tokens, false);
+  return {.masked = !mask.absent(),
+          .packed = !offsets.empty(),
+          .keep = mask.keep,
+          .batch_stride = mask.row_stride,
+          .token_stride = mask.col_stride,
+          .offsets = offsets.data()};
+}
+
+/// \throws option_error for a mask or offsets.
+template <DeviceScalar T>
+void expect_all_tokens(const char* function, const Inputs<T>& in, const char* why) {
+  const char* const argument = !in.query_mask.absent()     ? "query_mask"
+                               : !in.key_mask.absent()     ? "key_mask"
+                               : !in.query_offsets.empty() ? "query_offsets"
+                               : !in.key_offsets.empty()   ? "key_offsets"
+                                                           : nullptr;
+  if (argument != nullptr) fail_option(function, argument, "is given", why);
 }
 
 /// Describes the mixing matrix for kernels.

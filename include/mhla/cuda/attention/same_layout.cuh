@@ -28,6 +28,12 @@ inline void expect_same_layout(const char* function, const Problem& problem,
   if (problem.norm.normed && !prepared.norm.normed) {
     fail_option(function, "gain", "is given", "none, as prepared");
   }
+  const auto same_kind = [](const Selection& a, const Selection& b) {
+    return a.masked == b.masked && a.packed == b.packed;
+  };
+  if (!same_kind(problem.queries, prepared.queries) || !same_kind(problem.keys, prepared.keys)) {
+    fail_option(function, "masks and offsets", "are others", "those that it was prepared for");
+  }
 }
 
 }  // namespace mhla::cuda::detail

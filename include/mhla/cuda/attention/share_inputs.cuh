@@ -20,6 +20,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/make_problem.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/share.cuh"
@@ -167,6 +168,7 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
     if (op.denominator == Denominator::kCrossQuery) {
       fail_option(name, "op", "has a cross-query denominator", "none or key sums");
     }
+    expect_all_tokens(name, in, "none: ranks take all tokens");
     planned.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
     if (pattern.sparse()) fail_option(name, "pattern", "has lists of blocks", "a band");
     state<D, E, T>(signature, planned.problem, device, pattern);

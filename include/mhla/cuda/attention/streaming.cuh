@@ -238,7 +238,7 @@ void Streaming<D, E, T>::step(const Inputs<T>& in, const std::int32_t* sequence_
 template <int D, int E, DeviceScalar T>
 void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
                                   TensorView<T> out, Workspace state, cudaStream_t stream) const {
-  detail::expect_no_norm(kName, in);
+  detail::expect_stream_inputs(kName, in);
   const auto rows = [&](Index width) { return std::array<Index, 4>{count, 1, heads_, width}; };
   StreamingStepParameters token =
       parameters(detail::token_tensor<const unsigned char>(kName, "q", in.q, rows(D)),

@@ -7,6 +7,7 @@
 
 #include "mhla/core/tensor.hpp"
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/make_problem.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
 namespace mhla::cuda::detail {
@@ -20,9 +21,10 @@ inline void expect_sequences(const char* function, Index first, Index count, Ind
   }
 }
 
-/// \throws option_error for a gain or a gate.
+/// \throws option_error for what streams do not take: a gain, a gate, masks, offsets.
 template <DeviceScalar T>
-void expect_no_norm(const char* function, const Inputs<T>& in) {
+void expect_stream_inputs(const char* function, const Inputs<T>& in) {
+  expect_all_tokens(function, in, "none: streams take all tokens");
   if (in.gain.empty() && in.gate.absent()) return;
   fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
               "none: streams do not normalise outputs");
@@ -30,12 +32,13 @@ void expect_no_norm(const char* function, const Inputs<T>& in) {
 
 /// Describes a prefill as a problem: N further tokens of sequences of a stream.
 /// \param stream  M blocks of W tokens
-/// \throws shape_error, option_error as make_problem() does; option_error for a gain or more than M
-///         W tokens in all; shape_error for another number of heads.
+/// \throws shape_error, option_error as make_problem() does; option_error for what streams do not
+/// take
+///         or more than M W tokens in all; shape_error for another number of heads.
 template <int D, int E, DeviceScalar T>
 Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
                         Index seen, Index heads, const Operator& op, TensorView<T> out) {
-  expect_no_norm(function, in);
+  expect_stream_inputs(function, in);
   const Index tokens = in.q.tokens(), free_slots = stream.tokens() - seen;
   if (seen < 0 || free_slots < 1) {
     fail_option(function, "seen", "is " + std::to_string(seen),

@@ -2,7 +2,7 @@
 
 /// \file
 /// Features of tokens as a tensor: phi(x_t), rounded to T. If there are angles, it rotates
-/// (tile/rotary.cuh) and is rounded once more.
+/// (tile/rotary.cuh) and is rounded once more. Tokens that do not take part get rows of zeros.
 ///
 /// Each thread has pieces of 16 bytes. Device memory: x once, features once.
 
@@ -13,16 +13,18 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
+#include "mhla/cuda/tile/selection.cuh"
 
 namespace mhla::cuda {
 
 struct FeatureParameters {
-  ConstTokenTensor x;    ///< [B, N, H, D]
+  ConstTokenTensor x;    ///< [B, N, H, D], or [1, ., H, D] of packed sequences
   TokenTensor features;  ///< [B, N, H, D]
   std::int32_t tokens;
   std::int32_t heads;
   FeatureMap map;
   RotaryAngles angles{};  ///< null: features do not rotate
+  Selection selection{};
 };
 
 template <class T, int D>
@@ -42,7 +44,6 @@ struct FeaturesSm80 {
     const std::uint32_t part = ptx::ctaid_x() % parts(p);
     const BatchHead pair =
         batch_head(static_cast<std::int32_t>(ptx::ctaid_x() / parts(p)), p.heads);
-    const unsigned char* const from = p.x.head(pair);
     unsigned char* const to = p.features.head(pair);
     MHLA_CUDA_UNROLL
     for (std::uint32_t i = 0; i < kPasses; ++i) {
@@ -50,8 +51,13 @@ struct FeaturesSm80 {
       const auto token = static_cast<std::int32_t>(index / kPieces);
       const std::uint32_t piece = index % kPieces;
       if (token >= p.tokens) break;
-      ptx::Words4 words = ptx::ld_global_nc_v4(from + token * p.x.token_stride + 16 * piece);
-      apply<T>(p.map, words.x);
+      const SelectedRow at = p.selection.row(pair.batch, token);
+      ptx::Words4 words{};
+      if (p.selection.has(at)) {
+        words = ptx::ld_global_nc_v4(p.x.head({at.batch, pair.head}) + at.row * p.x.token_stride +
+                                     16 * piece);
+        apply<T>(p.map, words.x);
+      }
       if (p.angles.data != nullptr) {
         PieceAngles::load(p.angles.row(token) + 8 * piece).template rotate<T>(words);
       }

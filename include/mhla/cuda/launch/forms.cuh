@@ -8,6 +8,8 @@
 ///     three-stage   summary -> (rounded_mixing) -> mixing -> (scores) -> read_out, or
 ///                   causal_read_out
 ///
+/// If tokens are masked or packed, features -> form -> (selected_rows) (staging.cuh).
+///
 /// The first kernel of a call begins after earlier work in the stream. Each further kernel begins
 /// early (Start) and waits for the previous one, which has waited for those before it.
 ///
@@ -38,6 +40,7 @@
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"
+#include "mhla/cuda/launch/staging.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
 
 namespace mhla::cuda {
@@ -180,6 +183,14 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
          const Device& device, const Stream& stream) {
   const std::int32_t pairs = problem.pairs();
   if (pairs == 0) return;
+  if (problem.selects()) {
+    const Staging<D, E> staging(problem, workspace);
+    staging.template copy_inputs<T>(stream);
+    run<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing, workspace + staging.bytes(),
+                                   device, stream);
+    staging.template write_outputs<T>(stream);
+    return;
+  }
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:

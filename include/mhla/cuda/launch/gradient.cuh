@@ -10,6 +10,9 @@
 ///       -> output_gradients -> products and summary_products, or score_products -> ordered_sums
 ///       -> (intra_block) -> input_gradients -> (gain_sums)
 ///
+/// If tokens are masked or packed, features precede these kernels, and selected_rows follow
+/// (gradient_staging.cuh).
+///
 /// The order of every sum depends on sizes and the device alone, so that bits are the same in every
 /// run.
 
@@ -30,11 +33,33 @@
 #include "mhla/cuda/kernel/transposed_mixing.cuh"
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/gradient_layout.cuh"
+#include "mhla/cuda/launch/gradient_staging.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
 
 namespace mhla::cuda {
 
-/// Launches the kernels of a gradient into a stream.
+/// Plans a gradient on a device. Does not read the tensors.
+template <int D, int E, bool kCausal, bool kRotary>
+GradientPlan gradient_plan(const GradientProblem& problem, const Device& device) {
+  if (!problem.forward.selects()) {
+    return GradientLayout<D, E, kCausal, kRotary>(problem, {}, nullptr, device).plan;
+  }
+  const GradientStaging<D, E> staging(problem, nullptr);
+  GradientPlan plan = gradient_plan<D, E, kCausal, kRotary>(staging.inner(), device);
+  plan.workspace_bytes += staging.bytes();
+  plan.traffic.tensors += staging.traffic();
+  return plan;
+}
+
+/// Launches the kernels of a planned gradient into a stream.
+/// \tparam kCausal   problem.forward.causal
+/// \tparam kRotary   problem.forward.rotary
+/// \param workspace  the plan's workspace_bytes, aligned to 256 bytes
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
+void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
+                  unsigned char* workspace, const Device& device, const Stream& stream);
+
+/// Launches the kernels of a gradient that selects no tokens.
 template <class T, int D, int E, bool kCausal, bool kRotary>
 class GradientRun {
   using Layout = GradientLayout<D, E, kCausal, kRotary>;
@@ -282,5 +307,20 @@ class GradientRun {
   const Layout& l_;
   MixingGradientRun<T, D, E, kCausal, kRotary> mixing_;
 };
+
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
+void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
+                  unsigned char* workspace, const Device& device, const Stream& stream) {
+  if (problem.forward.selects() && problem.forward.pairs() > 0) {
+    const GradientStaging<D, E> staging(problem, workspace);
+    staging.template copy_inputs<T>(stream);
+    run_gradient<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing,
+                                            workspace + staging.bytes(), device, stream);
+    staging.template write_gradients<T>(stream);
+    return;
+  }
+  const GradientLayout<D, E, kCausal, kRotary> layout(problem, mixing, workspace, device, &plan);
+  GradientRun<T, D, E, kCausal, kRotary>{layout}(stream);
+}
 
 }  // namespace mhla::cuda

@@ -34,6 +34,7 @@
 #include "mhla/cuda/launch/form_bounds.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"
+#include "mhla/cuda/launch/staging.cuh"
 #include "mhla/cuda/launch/traffic.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
 
@@ -220,6 +221,13 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form, 
 /// Plans a problem on a device. Does not read the tensors.
 template <int D, int E>
 constexpr Plan plan(const Problem& problem, const Device& device) {
+  if (problem.selects()) {
+    const Staging<D, E> staging(problem, nullptr);
+    Plan of_copies = plan<D, E>(staging.inner(), device);
+    of_copies.workspace_bytes += staging.bytes();
+    of_copies.traffic.tensors += staging.traffic();
+    return of_copies;
+  }
   const FormBounds bounds = form_bounds<D, E>(device.kernels(), device.shared_bytes);
   const std::int32_t keys = problem.key_blocks.tokens();
   const std::int32_t mq = problem.query_blocks.blocks(), mk = problem.key_blocks.blocks();

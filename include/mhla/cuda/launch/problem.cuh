@@ -8,6 +8,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
+#include "mhla/cuda/tile/selection.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
@@ -25,7 +26,8 @@ struct Operator {
   bool operator==(const Operator&) const = default;
 };
 
-/// One call: the tensors of a batch, its blocks and its options.
+/// One call: the tensors of a batch, its blocks and its options. Tensors of packed sequences are
+/// [1, ., H, .], and the blocks are those of the longest sequence.
 struct Problem {
   ConstTokenTensor q;  ///< [B, Nq, H, D]
   ConstTokenTensor k;  ///< [B, Nk, H, D]
@@ -41,7 +43,11 @@ struct Problem {
   RotaryAngles query_angles{};
   RotaryAngles key_angles{};
   bool causal;  ///< the causal form: query_blocks equal key_blocks and are runs of tokens
+  Selection queries{};  ///< that take part
+  Selection keys{};
 
+  /// Returns true if some tokens may not take part (staging.cuh).
+  constexpr bool selects() const { return !queries.all() || !keys.all(); }
   constexpr std::int32_t pairs() const { return batch * heads; }
   constexpr Normalization normalization() const { return {op.denominator, op.scale, op.eps}; }
 };

@@ -56,6 +56,13 @@ MHLA_DEVICE std::int32_t ld_global_nc_s32(const std::int32_t* from) {
   return value;
 }
 
+/// Loads a byte, and keeps it in L1.
+MHLA_DEVICE std::uint32_t ld_global_nc_u8(const unsigned char* from) {
+  std::uint32_t value;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(value) : "l"(from));
+  return value;
+}
+
 /// Loads 16 bytes that this block may have written.
 MHLA_DEVICE Words4 ld_global_v4(const void* from) {
   Words4 w;

@@ -215,6 +215,9 @@ float ld_global_nc_f32(const float* from) { return load_global<float>(from, Read
 std::int32_t ld_global_nc_s32(const std::int32_t* from) {
   return load_global<std::int32_t>(from, Read::kConstant);
 }
+std::uint32_t ld_global_nc_u8(const unsigned char* from) {
+  return load_global<unsigned char>(from, Read::kConstant);
+}
 Words4 ld_global_v4(const void* from) { return load_global<Words4>(from, Read::kCoherent); }
 std::uint32_t ld_global(const void* from) {
   return load_global<std::uint32_t>(from, Read::kCoherent);

@@ -15,6 +15,7 @@ std::uint32_t ld_global_nc(const void* from);
 Words2 ld_global_nc_v2(const void* from);
 float ld_global_nc_f32(const float* from);
 std::int32_t ld_global_nc_s32(const std::int32_t* from);
+std::uint32_t ld_global_nc_u8(const unsigned char* from);
 
 Words4 ld_global_v4(const void* from);
 std::uint32_t ld_global(const void* from);

@@ -1,0 +1,122 @@
+#pragma once
+
+/// \file
+/// The checks of a call's tensors together, and the problem that they describe. Nothing here reads
+/// device memory or calls CUDA. All checks precede the first launch.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/launch/plan.cuh"
+#include "mhla/cuda/launch/problem.cuh"
+
+namespace mhla::cuda::detail {
+
+/// Returns the number of packed sequences.
+/// \throws shape_error, option_error for offsets that do not fit.
+template <DeviceScalar T>
+Index packed_sequences(const char* function, const Inputs<T>& in, bool causal) {
+  if (in.query_offsets.size() != in.key_offsets.size()) {
+    fail_shape(function, "key_offsets",
+               "has " + std::to_string(in.key_offsets.size()) + " elements",
+               std::to_string(in.query_offsets.size()) + ", as query_offsets has");
+  }
+  if (in.q.batch() != 1) {
+    fail_shape(function, "q", "has " + std::to_string(in.q.batch()) + " batch items",
+               "1 of packed sequences");
+  }
+  if (causal && in.query_offsets.data() != in.key_offsets.data()) {
+    fail_option(function, "key_offsets", "is another array than query_offsets",
+                "the same in a causal form");
+  }
+  return std::ssize(in.query_offsets) - 1;
+}
+
+/// Describes the arguments of a form as a problem.
+/// \throws shape_error, option_error for arguments that do not fit.
+template <int D, int E, DeviceScalar T>
+Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlocks& query_blocks,
+                     const TokenBlocks& key_blocks, bool causal, const Operator& op,
+                     TensorView<T> out) {
+  (void)form_bounds<D, E>(Arch::kSm80);  // rejects unsupported (D, E)
+  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
+  const bool packed = !in.query_offsets.empty() || !in.key_offsets.empty();
+  const Index items = in.q.batch(), heads = in.q.heads();
+  const Index batch = packed ? packed_sequences(function, in, causal) : items;
+  if (batch < 0 || heads < 0 || (heads > 0 && batch > kLimit / heads)) {
+    fail_shape(function, "q",
+               "has " + std::to_string(batch) + " x " + std::to_string(heads) + " heads",
+               "fewer than 2^31 heads of all sequences");
+  }
+  const Index queries = query_blocks.tokens(), keys = key_blocks.tokens();
+  const Index q_rows = packed ? in.q.tokens() : queries, k_rows = packed ? in.k.tokens() : keys;
+  Problem problem{
+      .q = token_tensor<const unsigned char>(function, "q", in.q, {items, q_rows, heads, D}),
+      .k = token_tensor<const unsigned char>(function, "k", in.k, {items, k_rows, heads, D}),
+      .v = token_tensor<const unsigned char>(function, "v", in.v, {items, k_rows, heads, E}),
+      .o = output_tensor(function, out, {items, q_rows, heads, E}),
+      .batch = static_cast<std::int32_t>(batch),
+      .heads = static_cast<std::int32_t>(heads),
+      .query_blocks = query_blocks,
+      .key_blocks = key_blocks,
+      .op = op,
+      .norm = output_norm<E>(function, in, op),
+      .causal = causal,
+      .queries = selection(function, "query_mask", in.query_mask, in.query_offsets, items, q_rows),
+      .keys = selection(function, "key_mask", in.key_mask, in.key_offsets, items, k_rows)};
+  if (op.denominator == Denominator::kCrossQuery) {
+    if (causal) {
+      fail_option(function, "op", "has a cross-query denominator",
+                  "none or key sums: it reads later queries");
+    }
+    const bool equal = query_blocks.blocks() == key_blocks.blocks() &&
+                       query_blocks.blocks() * std::int64_t{query_blocks.slots()} == queries;
+    if (!equal) {
+      fail_option(function, "op", "has a cross-query denominator",
+                  "as many query blocks as key blocks, all of one size");
+    }
+  }
+  if (causal && key_blocks.columns() != keys) {
+    fail_option(function, "blocks", "are of a grid", "runs of consecutive tokens: contiguous()");
+  }
+  // Numbers of thread blocks have 31 bits.
+  const std::int64_t strips =
+      queries / 16 + keys / 16 + query_blocks.blocks() + key_blocks.blocks();
+  if (batch * heads > kLimit / std::max<std::int64_t>(strips, 1)) {
+    fail_shape(function, "q", "has " + std::to_string(batch * heads) + " heads in all",
+               "at most " + std::to_string(kLimit / strips) + " of such a length");
+  }
+  return problem;
+}
+
+/// \throws option_error for absent data, which only a plan may leave out.
+template <DeviceScalar T>
+void expect_data(const char* function, const Inputs<T>& in,
+                 std::type_identity_t<TensorView<const T>> out, const char* out_name = "out") {
+  const auto expect = [function](const char* argument, TensorView<const T> x) {
+    const auto& [b, n, h, d] = x.shape;
+    if (x.data == nullptr && b * n * h * d > 0) {
+      fail_option(function, argument, "is null with shape " + shape_text({b, n, h, d}),
+                  "a pointer to data");
+    }
+  };
+  expect("q", in.q);
+  expect("k", in.k);
+  expect("v", in.v);
+  if (!in.gate.absent()) expect("gate", in.gate);
+  expect(out_name, out);
+  const auto expect_pointer = [function](const char* argument, bool given, const void* data) {
+    if (given && data == nullptr) fail_option(function, argument, "is null", "a pointer to data");
+  };
+  expect_pointer("gain", !in.gain.empty(), in.gain.data());
+  expect_pointer("query_mask", in.query_mask.rows * in.query_mask.cols > 0, in.query_mask.keep);
+  expect_pointer("key_mask", in.key_mask.rows * in.key_mask.cols > 0, in.key_mask.keep);
+  expect_pointer("query_offsets", !in.query_offsets.empty(), in.query_offsets.data());
+  expect_pointer("key_offsets", !in.key_offsets.empty(), in.key_offsets.data());
+}
+
+}  // namespace mhla::cuda::detail

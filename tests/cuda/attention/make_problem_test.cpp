@@ -1,0 +1,139 @@
+// Tests of masks and offsets as arguments of forms on a device.
+
+#include "mhla/cuda/attention/make_problem.cuh"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "mhla/cuda/attention/same_layout.cuh"
+#include "mhla/cuda/attention/streaming_inputs.cuh"
+#include "support/cuda/form_arguments.hpp"
+#include "support/message_of.hpp"
+
+namespace {
+
+using cuda_test::FormArguments;
+using mhla::cuda::Problem;
+using mhla::test::message_of;
+using T = FormArguments::T;
+
+/// Arguments with masks, and packed ones: 3 sequences of at most 100 tokens, 200 in all.
+struct MaskedArguments : FormArguments {
+  bool keep[200] = {};
+  MaskedArguments() { in.query_mask = in.key_mask = mhla::BatchMask(keep, 2, 100, 100); }
+};
+struct PackedArguments : FormArguments {
+  std::int32_t numbers[4] = {};
+  bool flags[200] = {};
+  PackedArguments() {
+    in = {mhla::bnhd<const T>(data, 1, 200, 3, 64), mhla::bnhd<const T>(data, 1, 200, 3, 64),
+          mhla::bnhd<const T>(data, 1, 200, 3, 64)};
+    out = mhla::bnhd(data, 1, 200, 3, 64);
+    in.query_offsets = in.key_offsets = numbers;
+  }
+};
+
+TEST(CudaMakeProblem, MasksAndOffsetsAreTakenOver) {
+  MaskedArguments a;
+  a.in.key_mask = mhla::BatchMask(a.keep, 2, 100, 3, 2);
+  const Problem masked = a.problem();
+  EXPECT_TRUE(masked.selects());
+  EXPECT_TRUE(masked.queries.masked && masked.keys.masked);
+  EXPECT_FALSE(masked.queries.packed);
+  EXPECT_EQ(masked.queries.batch_stride, 100);
+  EXPECT_EQ(masked.keys.batch_stride, 3);
+  EXPECT_EQ(masked.keys.token_stride, 2);
+  EXPECT_EQ(masked.keys.keep, a.in.key_mask.keep);
+  const PackedArguments b;
+  const Problem packed = b.problem();
+  EXPECT_EQ(packed.batch, 3);
+  EXPECT_EQ(packed.query_blocks.blocks(), 7);
+  EXPECT_TRUE(packed.queries.packed && packed.keys.packed);
+  EXPECT_EQ(packed.keys.offsets, b.numbers);
+  EXPECT_FALSE(FormArguments{}.problem().selects());
+}
+
+TEST(CudaMakeProblem, MasksAndOffsetsThatDoNotFitAreRefused) {
+  const auto shape = []<class A>(A a, auto change, bool causal = false) {
+    change(a);
+    return message_of<mhla::shape_error>([&] { a.problem(causal); });
+  };
+  EXPECT_EQ(shape(MaskedArguments{}, [](auto& a) { a.in.query_mask.rows = 1; }),
+            "mhla::cuda::f: query_mask has shape [1, 100], expected [2, 100]");
+  EXPECT_EQ(shape(MaskedArguments{}, [](auto& a) { a.in.key_mask.cols = 99; }),
+            "mhla::cuda::f: key_mask has shape [2, 99], expected [2, 100]");
+  EXPECT_EQ(shape(PackedArguments{}, [](auto& a) { a.in.key_offsets = {}; }),
+            "mhla::cuda::f: key_offsets has 0 elements, expected 4, as query_offsets has");
+  EXPECT_EQ(shape(PackedArguments{}, [](auto& a) { a.in.query_offsets = {}; }),
+            "mhla::cuda::f: key_offsets has 4 elements, expected 0, as query_offsets has");
+  EXPECT_EQ(shape(PackedArguments{}, [](auto& a) { a.in.q.shape[0] = 2; }),
+            "mhla::cuda::f: q has 2 batch items, expected 1 of packed sequences");
+  EXPECT_EQ(shape(PackedArguments{}, [](auto& a) { a.in.v.shape[1] = 100; }),
+            "mhla::cuda::f: v has shape [1, 100, 3, 64], expected [1, 200, 3, 64]");
+  PackedArguments a;
+  const std::int32_t others[4] = {};
+  a.in.key_offsets = others;
+  EXPECT_NO_THROW(a.problem());
+  EXPECT_EQ(
+      message_of<mhla::option_error>([&] { a.problem(true); }),
+      "mhla::cuda::f: key_offsets is another array than query_offsets, expected the same in a "
+      "causal form");
+}
+
+TEST(CudaMakeProblem, MasksAndOffsetsWithoutDataAreOnlyForPlans) {
+  const auto data = []<class A>(A a, auto change) {
+    change(a);
+    EXPECT_NO_THROW(a.problem());
+    return message_of<mhla::option_error>(
+        [&] { mhla::cuda::detail::expect_data<T>("cuda::f", a.in, a.out); });
+  };
+  const std::string wrong = " is null, expected a pointer to data", f = "mhla::cuda::f: ";
+  EXPECT_EQ(data(MaskedArguments{}, [](auto& a) { a.in.query_mask.keep = nullptr; }),
+            f + "query_mask" + wrong);
+  EXPECT_EQ(data(MaskedArguments{}, [](auto& a) { a.in.key_mask.keep = nullptr; }),
+            f + "key_mask" + wrong);
+  const auto null = [](auto& offsets) { offsets = {static_cast<const std::int32_t*>(nullptr), 4}; };
+  EXPECT_EQ(data(PackedArguments{}, [&](auto& a) { null(a.in.query_offsets); }),
+            f + "query_offsets" + wrong);
+  EXPECT_EQ(data(PackedArguments{}, [&](auto& a) { null(a.in.key_offsets); }),
+            f + "key_offsets" + wrong);
+}
+
+TEST(CudaMakeProblem, PreparedCallsKeepMasksAndOffsets) {
+  const auto other = [](const FormArguments& a, const FormArguments& prepared) {
+    return message_of<mhla::option_error>([&] {
+      mhla::cuda::detail::expect_same_layout("cuda::f", a.problem(), prepared.problem());
+    });
+  };
+  const std::string refused =
+      "mhla::cuda::f: masks and offsets are others, expected those that it was prepared for";
+  EXPECT_EQ(other(FormArguments{}, MaskedArguments{}), refused);
+  EXPECT_EQ(other(MaskedArguments{}, FormArguments{}), refused);
+  MaskedArguments queries, keys;
+  queries.in.key_mask = {}, keys.in.query_mask = {};
+  EXPECT_EQ(other(queries, MaskedArguments{}), refused);
+  EXPECT_EQ(other(keys, MaskedArguments{}), refused);
+  EXPECT_EQ(other(MaskedArguments{}, MaskedArguments{}), "no exception");
+  PackedArguments masked;
+  masked.in.key_mask = mhla::BatchMask(masked.flags, 1, 200, 0);
+  EXPECT_EQ(other(masked, PackedArguments{}), refused);
+}
+
+TEST(CudaMakeProblem, StreamsTakeAllTokens) {
+  const MaskedArguments a;
+  EXPECT_EQ(message_of<mhla::option_error>(
+                [&] { mhla::cuda::detail::expect_stream_inputs("cuda::f", a.in); }),
+            "mhla::cuda::f: query_mask is given, expected none: streams take all tokens");
+  PackedArguments b;
+  const auto refused = [&] {
+    return message_of<mhla::option_error>(
+        [&] { mhla::cuda::detail::expect_all_tokens("cuda::f", b.in, "none"); });
+  };
+  EXPECT_EQ(refused(), "mhla::cuda::f: query_offsets is given, expected none");
+  b.in.query_offsets = {};
+  EXPECT_EQ(refused(), "mhla::cuda::f: key_offsets is given, expected none");
+}
+
+}  // namespace
