@@ -1,16 +1,37 @@
 #pragma once
 
 /// \file
-/// Entry functions of kernels, each with its plan in its name for report_check.cpp to read.
+/// Entry functions of kernels, each with its plan in its name for check_code.py to read.
 ///
 ///     template struct Entry<Kernel<bfloat16, kWidth, kValueWidth>, kMma | kCopies>;
 ///
-/// A unit is compiled once for each instruction set and each pair of widths (check_unit.cmake).
+/// A unit is compiled once for each instruction set and each pair of widths.
 
-#include "cuda/build/plan.hpp"
+#include <algorithm>
+
 #include "mhla/cuda/arch.cuh"
 
 namespace mhla::cuda::build {
+
+/// Instructions of a kernel. A kernel has all instructions that it names, and no others of this
+/// list.
+enum Needs : int {
+  kMma = 1,             ///< mma.sync
+  kWgmma = 2,           ///< wgmma
+  kMatrices = 4,        ///< ldmatrix
+  kCopies = 8,          ///< cp.async
+  kTensorLoads = 16,    ///< cp.async.bulk.tensor to shared memory, counted by mbarriers
+  kWaits = 32,          ///< griddepcontrol.wait; not on sm_80
+  kLaunches = 64,       ///< griddepcontrol.launch_dependents; not on sm_80
+  kTensorStores = 128,  ///< cp.async.bulk.tensor from shared memory, in groups
+  kHints = 256,         ///< cache policies of tensor copies
+};
+
+/// Most registers per thread that let `blocks` blocks fit: 65536 in units of 8 per thread, at most
+/// 255.
+constexpr int register_limit(int threads, int blocks) {
+  return std::min(65536 / (threads * blocks) / 8 * 8, 255);
+}
 
 /// The architecture that the unit is compiled for.
 inline constexpr Arch kTarget = MHLA_ARCH == 80 ? Arch::kSm80 : Arch::kSm90a;
@@ -40,7 +61,9 @@ constexpr int shared_bytes_of() {
   }
 }
 
-/// Entry function of a kernel. Plan (plan.hpp) explains the last template arguments.
+/// Entry function of a kernel. The other template arguments are its plan: threads and blocks per
+/// multiprocessor, registers per thread, bytes of dynamic shared memory, Needs, and the least
+/// number of fence.proxy.async in its PTX.
 template <class K, int kThreads, int kBlocks, int kRegisters, int kSharedBytes, int kNeeds,
           int kFences>
 __global__ void __launch_bounds__(kThreads, kBlocks)

@@ -1,4 +1,4 @@
-// Empty functions named after the kernels of the launch layer, for check_launched.cmake.
+// Empty functions named after the kernels of the launch layer, for check_code.py.
 
 #include "cuda/build/entry.cuh"
 #include "mhla/cuda/launch/forms.cuh"
