@@ -1,6 +1,5 @@
 // Cases of a whole sequence.
 
-#include "cuda/cublas_peer.hpp"
 #include "cuda/session.hpp"
 #include "cuda/workload.hpp"
 
@@ -69,17 +68,7 @@ Result measure_form(const Case& c, Session& session) {
         (row.batch * c.shape.tokens() + row.token) * c.shape.heads + row.head;
     compare(exact[i], fetch(w.o.data() + place * c.shape.values, c.shape.values), result.deviation);
   }
-  if (!result.right() || session.runs == 0) return result;
-
-  CublasPeer cublas(c, w.call, w.mixing, session.stream);
-  cublas.run(session.stream);
-  session.stream.wait();
-  PeerResult peer{"cuBLAS", {}, {}};
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    compare(exact[i], cublas.row(rows[i]), peer.deviation);
-  }
-  result.peers.push_back(peer);
-  time_all(session, run_form, {{peer.name, [&](cudaStream_t s) { cublas.run(s); }}}, result);
+  time_right(session, run_form, result);
   return result;
 }
 

@@ -40,15 +40,6 @@ class Object {
   std::string body_;
 };
 
-void add_times(Object& object, const Deviation& deviation, const Seconds& seconds) {
-  object.value("relative_error", deviation.relative)
-      .value("error_over_bound", deviation.over_bound)
-      .raw("right", deviation.acceptable() ? "true" : "false")
-      .value("seconds", seconds.median)
-      .value("fastest", seconds.fastest)
-      .value("repeatability", seconds.repeatability);
-}
-
 std::string axes(const GridShape& g) {
   return std::to_string(g[0]) + "x" + std::to_string(g[1]) + "x" + std::to_string(g[2]);
 }
@@ -71,17 +62,15 @@ std::string json(const Result& r, const Context& context) {
       .value("workspace_bytes", r.workspace_bytes)
       .value("flops", r.cost.flops)
       .value("bytes", r.cost.bytes)
-      .value("floor_seconds", floor_seconds(r, context));
-  add_times(object, r.deviation, r.seconds);
-  object.value("replay_seconds", r.replay);
-  std::string peers;
-  for (const PeerResult& peer : r.peers) {
-    Object one;
-    one.text("name", peer.name);
-    add_times(one, peer.deviation, peer.seconds);
-    peers += (peers.empty() ? "" : ", ") + one.str();
-  }
-  return object.raw("peers", "[" + peers + "]").str();
+      .value("floor_seconds", floor_seconds(r, context))
+      .value("relative_error", r.deviation.relative)
+      .value("error_over_bound", r.deviation.over_bound)
+      .raw("right", r.right() ? "true" : "false")
+      .value("seconds", r.seconds.median)
+      .value("fastest", r.seconds.fastest)
+      .value("repeatability", r.seconds.repeatability)
+      .value("replay_seconds", r.replay);
+  return object.str();
 }
 
 /// Right-aligned number with `digits` digits after the point; "-" for an absent number.
@@ -108,12 +97,6 @@ std::string scientific(double x) {
   return out.str();
 }
 
-void print_wrong(std::ostream& out, const std::string& who, const Deviation& d) {
-  out << "    ERROR: " << who << " is wrong and not timed: " << d.not_finite
-      << " numbers not written or not finite, an error of " << scientific(d.relative)
-      << " of a row's norm, " << scientific(d.over_bound) << " times the bound\n";
-}
-
 }  // namespace
 
 double floor_seconds(const Result& result, const Context& context) {
@@ -131,7 +114,7 @@ void print_context(std::ostream& out, const Context& c) {
 void print_head(std::ostream& out) {
   out << left("case", 20) << left("form", 13) << left("kernels", 13)
       << "       us  of copy  TFLOP/s   error  "
-      << "replay us  cuBLAS\n";
+      << "replay us\n";
 }
 
 void print_row(std::ostream& out, const Result& r, const Context& context) {
@@ -141,16 +124,12 @@ void print_row(std::ostream& out, const Result& r, const Context& context) {
     out << cell(seconds * 1e6, 9, 1) << cell(floor_seconds(r, context) / seconds, 9, 2)
         << cell(r.cost.flops / seconds / 1e12, 9, 1) << cell(r.deviation.relative, 8, 4)
         << cell(r.replay * 1e6, 11, 1);
-    for (const PeerResult& peer : r.peers) {
-      out << (peer.deviation.acceptable() ? cell(peer.seconds.median / seconds, 7, 2) + "x"
-                                          : std::string("   wrong"));
-    }
+  } else {
+    out << "ERROR: wrong and not timed: " << r.deviation.not_finite
+        << " numbers not written or not finite, an error of " << scientific(r.deviation.relative)
+        << " of a row's norm, " << scientific(r.deviation.over_bound) << " times the bound";
   }
   out << "\n";
-  if (!r.right()) print_wrong(out, r.subject.label(), r.deviation);
-  for (const PeerResult& peer : r.peers) {
-    if (!peer.deviation.acceptable()) print_wrong(out, peer.name, peer.deviation);
-  }
   out.flush();
 }
 

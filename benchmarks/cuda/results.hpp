@@ -25,13 +25,6 @@ struct Context {
   double copy_bandwidth = 0;  ///< bytes per second, read plus written
 };
 
-/// Result of another implementation of a case.
-struct PeerResult {
-  std::string name;
-  Deviation deviation;
-  Seconds seconds;
-};
-
 /// Result of a case.
 struct Result {
   Case subject;
@@ -43,7 +36,6 @@ struct Result {
   Deviation deviation{};
   Seconds seconds{};  ///< per call, on cold caches
   double replay = 0;  ///< seconds per replay of a graph on warm caches, 0 if not measured
-  std::vector<PeerResult> peers{};
 
   bool right() const { return deviation.acceptable(); }
 };
@@ -53,7 +45,7 @@ double floor_seconds(const Result& result, const Context& context);
 
 void print_context(std::ostream& out, const Context& context);
 void print_head(std::ostream& out);
-/// Prints a line of the table, and one for every peer that was wrong.
+/// Prints a line of the table.
 void print_row(std::ostream& out, const Result& result, const Context& context);
 
 void write_json(std::ostream& out, const Context& context, const std::vector<Result>& results);

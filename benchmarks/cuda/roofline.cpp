@@ -1,9 +1,10 @@
 #include "cuda/roofline.hpp"
 
-#include <iomanip>
-#include <string>
+#include <cublas_v2.h>
 
-#include "cuda/cublas_peer.hpp"
+#include <iomanip>
+#include <stdexcept>
+#include <string>
 
 namespace mhla::cuda_bench {
 namespace {
@@ -19,7 +20,7 @@ DeviceArray<unsigned char> words(std::int64_t bytes, std::uint64_t seed, Session
 }
 
 double seconds_of(Session& session, const Enqueue& run) {
-  return time_interleaved({{"", run}}, kRuns, session.cache, session.stream)[0].median;
+  return time_calls(run, kRuns, session.cache, session.stream).median;
 }
 
 void line(std::ostream& out, const std::string& what, double value, const char* unit) {
@@ -81,15 +82,27 @@ void launches(std::ostream& out, Session& session) {
        1e6 * time_replays([](cudaStream_t s) { nothing(false, s); }, 100, session.stream), "us");
 }
 
+void expect_cublas(cublasStatus_t status) {
+  if (status != CUBLAS_STATUS_SUCCESS) throw std::runtime_error(cublasGetStatusName(status));
+}
+
 void product(std::ostream& out, Session& session) {
   constexpr int kSize = 8192;
   constexpr std::int64_t kNumbers = std::int64_t{kSize} * kSize;
   DeviceArray<Bits> a(kNumbers), b(kNumbers), c(kNumbers);
   draw(a.data(), kNumbers, 1, session.stream);
   draw(b.data(), kNumbers, 2, session.stream);
-  const Cublas handle;
-  const Product whole{kSize, kSize, kSize, {a.data(), 0}, {b.data(), 0}, c.data(), 0, 1};
-  const double seconds = seconds_of(session, [&](cudaStream_t s) { multiply(handle, whole, s); });
+  cublasHandle_t handle = nullptr;
+  expect_cublas(cublasCreate(&handle));
+  const float one = 1, zero = 0;
+  const double seconds = seconds_of(session, [&](cudaStream_t s) {
+    expect_cublas(cublasSetStream(handle, s));
+    expect_cublas(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, kSize, kSize, kSize, &one,
+                               a.data(), CUDA_R_16BF, kSize, b.data(), CUDA_R_16BF, kSize, &zero,
+                               c.data(), CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F,
+                               CUBLAS_GEMM_DEFAULT));
+  });
+  cublasDestroy(handle);
   line(out, "bfloat16 product 8192^3 by cuBLAS, random data",
        2e-12 * kSize * kSize * static_cast<double>(kSize) / seconds, "TFLOP/s");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "cuda/kernels.hpp"
 #include "support/median.hpp"
@@ -21,8 +22,7 @@ std::size_t second_cache_bytes() {
   return static_cast<std::size_t>(bytes);
 }
 
-}  // namespace
-
+/// Computes statistics of at least one run, in the order of the runs.
 Seconds summarize(const std::vector<double>& runs) {
   std::vector<double> halves[2];
   for (std::size_t i = 0; i < runs.size(); ++i) halves[i % 2].push_back(runs[i]);
@@ -33,6 +33,8 @@ Seconds summarize(const std::vector<double>& runs) {
   }
   return seconds;
 }
+
+}  // namespace
 
 ColdCache::ColdCache()
     : cache_bytes_(second_cache_bytes()),
@@ -50,23 +52,18 @@ void ColdCache::prepare(cudaStream_t stream) {
   hold(kHeadStart, stream);
 }
 
-std::vector<Seconds> time_interleaved(const std::vector<Arm>& arms, int runs, ColdCache& cache,
-                                      cudaStream_t stream) {
-  std::vector<std::vector<double>> times(arms.size());
+Seconds time_calls(const Enqueue& run, int runs, ColdCache& cache, cudaStream_t stream) {
+  std::vector<double> times;
   Stopwatch stopwatch;
   for (int i = -kWarmUps; i < runs; ++i) {
-    for (std::size_t a = 0; a < arms.size(); ++a) {
-      cache.prepare(stream);
-      stopwatch.start(stream);
-      arms[a].run(stream);
-      const double seconds = stopwatch.stop(stream);
-      if (i >= 0) times[a].push_back(seconds);
-    }
+    cache.prepare(stream);
+    stopwatch.start(stream);
+    run(stream);
+    const double seconds = stopwatch.stop(stream);
+    if (i >= 0) times.push_back(seconds);
   }
   expect_success(cudaGetLastError(), "a kernel that was timed");
-  std::vector<Seconds> result;
-  for (const auto& runs_of_arm : times) result.push_back(summarize(runs_of_arm));
-  return result;
+  return summarize(times);
 }
 
 double time_replays(const Enqueue& run, int replays, cudaStream_t stream) {

@@ -1,13 +1,11 @@
 #pragma once
 
 /// \file
-/// Timing on a device: medians of interleaved runs on cold caches.
+/// Timing on a device: medians of runs on cold caches.
 
 #include <cuda_runtime.h>
 
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "cuda/device_memory.hpp"
 
@@ -16,23 +14,14 @@ namespace mhla::cuda_bench {
 /// Enqueues one call into a stream.
 using Enqueue = std::function<void(cudaStream_t)>;
 
-/// A compared implementation.
-struct Arm {
-  std::string name;
-  Enqueue run;
-};
-
-/// Seconds of an arm.
+/// Seconds of a call.
 struct Seconds {
   double median = 0;
   double fastest = 0;
   /// Difference between the medians of every second run and of the others, relative to the median.
-  /// Smaller differences between arms are noise.
+  /// Smaller differences between calls are noise.
   double repeatability = 0;
 };
-
-/// Computes statistics of at least one run, in the order of the runs.
-Seconds summarize(const std::vector<double>& runs);
 
 /// Clears L2 between runs: writes twice its size, then reads as much. The written lines are then
 /// not written back while a run is measured.
@@ -52,9 +41,8 @@ class ColdCache {
   DeviceArray<unsigned> sink_;
 };
 
-/// Times arms in interleaved rounds. The first three rounds are not counted.
-std::vector<Seconds> time_interleaved(const std::vector<Arm>& arms, int runs, ColdCache& cache,
-                                      cudaStream_t stream);
+/// Times a call. The first three runs are not counted.
+Seconds time_calls(const Enqueue& run, int runs, ColdCache& cache, cudaStream_t stream);
 
 /// Seconds per replay of a graph of the call, over many consecutive replays on warm caches.
 double time_replays(const Enqueue& run, int replays, cudaStream_t stream);
