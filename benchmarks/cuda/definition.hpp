@@ -1,27 +1,23 @@
 #pragma once
 
 /// \file
-/// Sampled output rows by the definition in double, from tensors of the device, and their
-/// comparison with computed rows:
+/// Sampled output rows by the definition of the CPU's benchmarks (support/definition.hpp), from
+/// tensors of the device, and their comparison with computed rows.
 ///
-///     o_t = sum_j w_tj v_j / sum_j w_tj     w_tj = m_(block of t)(block of j) phi(q_t).phi(k_j)
+/// phi(x) = max(x, 0) + 1e-6 and m > 0, so that all weights are positive. Factors are rounded to
+/// bfloat16 up to five times (tests/support/cuda/reference.hpp). With u = 2^-8 and g of the float
+/// sums, weights and weighted values have a relative error of at most (1 + u)^5 (1 + g) - 1.
 ///
-/// phi(x) = max(x, 0) + 1e-6 and m > 0, so that all weights are positive. The bound of
-/// tests/support/cuda/reference.hpp becomes, with u = 2^-8 of bfloat16 and g of the float sums,
-///
-///     |o^ - o| <= (e_n A + e_d |o|) / (1 - e_d) and once more u,     A = sum w|v| / sum w
-///     e_n = (1 + u)^5 (1 + g) - 1     e_d = (1 + u)^3 (1 + g) - 1
-///
-/// This bound is for the worst case. Long sums of values of both signs are far smaller than A. The
-/// norm of a row's error must therefore also be small relative to the norm of the row:
-/// kLargestError.
+/// This bound is for the worst case. Long sums of values of both signs are far smaller than the sum
+/// of their absolute values. The norm of a row's error must therefore also be small relative to the
+/// norm of the row: kLargestError.
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "cuda/cases.hpp"
 #include "cuda/forms.hpp"
+#include "support/definition.hpp"
 
 namespace mhla::cuda_bench {
 
@@ -30,11 +26,7 @@ struct Row {
   std::int64_t batch, head, token;
 };
 
-/// A row by the definition.
-struct ExactRow {
-  std::vector<double> value;  ///< [E]
-  std::vector<double> bound;  ///< [E]
-};
+using bench::ExactRow;
 
 /// Result of the comparison of computed rows with the definition.
 struct Deviation {
@@ -49,9 +41,6 @@ struct Deviation {
 /// 0.003 to 0.005. A wrong block, tile or index gives 0.1 and more.
 inline constexpr double kLargestError = 0.02;
 
-/// Converts a bfloat16 to double.
-double to_double(Bits bits);
-
 /// Samples the first and the last token, and some in between, of some heads.
 std::vector<Row> sample_rows(const Shape& shape);
 
@@ -61,14 +50,6 @@ std::vector<ExactRow> exact_rows(const Case& c, const Call& call, const std::vec
 
 /// Adds a computed row to a comparison.
 void compare(const ExactRow& exact, const std::vector<Bits>& computed, Deviation& deviation);
-
-/// Computes one row by the definition.
-/// \param q            [D]
-/// \param k            [N, D]
-/// \param v            [N, E]
-/// \param coefficient  m of every key, 0 for keys that the query does not read
-ExactRow exact_row(const std::vector<double>& q, const std::vector<Bits>& k,
-                   const std::vector<Bits>& v, const std::vector<double>& coefficient);
 
 /// Copies `count` numbers from the device, beginning at `data`.
 std::vector<Bits> fetch(const Bits* data, std::int64_t count);
