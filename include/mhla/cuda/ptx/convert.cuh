@@ -3,6 +3,7 @@
 /// \file
 /// 16-bit numbers of tensors, and arithmetic on them. PTX ISA: cvt, max, fma, ex2.
 
+#include <concepts>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
@@ -21,57 +22,43 @@ struct half {
 
 namespace mhla::cuda::ptx {
 
-/// Returns the pair (low, high), each rounded to nearest even.
+/// A storage type of tensors.
 template <class T>
-MHLA_DEVICE std::uint32_t pack(float low, float high);
+concept Number16 = std::same_as<T, bfloat16> || std::same_as<T, half>;
 
-template <>
-MHLA_DEVICE std::uint32_t pack<bfloat16>(float low, float high) {
+/// Returns the pair (low, high), each rounded to nearest even.
+template <Number16 T>
+MHLA_DEVICE std::uint32_t pack(float low, float high) {
   std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-template <>
-MHLA_DEVICE std::uint32_t pack<half>(float low, float high) {
-  std::uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  if constexpr (std::same_as<T, half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
   return pair;
 }
 
 /// Returns the first number of a pair.
-template <class T>
-MHLA_DEVICE float low(std::uint32_t pair);
-
-template <>
-MHLA_DEVICE float low<bfloat16>(std::uint32_t pair) {
+template <Number16 T>
+MHLA_DEVICE float low(std::uint32_t pair) {
   float x;
-  asm("{ .reg .b32 t; shl.b32 t, %1, 16; mov.b32 %0, t; }" : "=f"(x) : "r"(pair));
-  return x;
-}
-
-template <>
-MHLA_DEVICE float low<half>(std::uint32_t pair) {
-  float x;
-  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(x) : "r"(pair));
+  if constexpr (std::same_as<T, half>) {
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(x) : "r"(pair));
+  } else {
+    asm("{ .reg .b32 t; shl.b32 t, %1, 16; mov.b32 %0, t; }" : "=f"(x) : "r"(pair));
+  }
   return x;
 }
 
 /// Returns the second number of a pair.
-template <class T>
-MHLA_DEVICE float high(std::uint32_t pair);
-
-template <>
-MHLA_DEVICE float high<bfloat16>(std::uint32_t pair) {
+template <Number16 T>
+MHLA_DEVICE float high(std::uint32_t pair) {
   float x;
-  asm("{ .reg .b32 t; and.b32 t, %1, 0xffff0000; mov.b32 %0, t; }" : "=f"(x) : "r"(pair));
-  return x;
-}
-
-template <>
-MHLA_DEVICE float high<half>(std::uint32_t pair) {
-  float x;
-  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(x) : "r"(pair));
+  if constexpr (std::same_as<T, half>) {
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(x) : "r"(pair));
+  } else {
+    asm("{ .reg .b32 t; and.b32 t, %1, 0xffff0000; mov.b32 %0, t; }" : "=f"(x) : "r"(pair));
+  }
   return x;
 }
 
@@ -89,32 +76,25 @@ MHLA_DEVICE std::uint32_t high_halves(std::uint32_t x, std::uint32_t y) {
 }
 
 /// Elementwise maximum of two pairs; NaN if either number is.
-template <class T>
-MHLA_DEVICE std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y);
-
-template <>
-MHLA_DEVICE std::uint32_t max_nan_x2<bfloat16>(std::uint32_t x, std::uint32_t y) {
+template <Number16 T>
+MHLA_DEVICE std::uint32_t max_nan_x2(std::uint32_t x, std::uint32_t y) {
   std::uint32_t z;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-  return z;
-}
-
-template <>
-MHLA_DEVICE std::uint32_t max_nan_x2<half>(std::uint32_t x, std::uint32_t y) {
-  std::uint32_t z;
-  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  if constexpr (std::same_as<T, half>) {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  } else {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  }
   return z;
 }
 
 /// Elementwise sum of two pairs, rounded to nearest even. Without add.bf16x2, sm_80 computes x 1 +
 /// y.
-template <class T>
-MHLA_DEVICE std::uint32_t add_x2(std::uint32_t x, std::uint32_t y);
-
-template <>
-MHLA_DEVICE std::uint32_t add_x2<bfloat16>(std::uint32_t x, std::uint32_t y) {
+template <Number16 T>
+MHLA_DEVICE std::uint32_t add_x2(std::uint32_t x, std::uint32_t y) {
   std::uint32_t z;
-  if constexpr (kArch == Arch::kSm90a) {
+  if constexpr (std::same_as<T, half>) {
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  } else if constexpr (kArch == Arch::kSm90a) {
     asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
   } else {
     asm("fma.rn.bf16x2 %0, %1, %3, %2;" : "=r"(z) : "r"(x), "r"(y), "r"(0x3F803F80u));
@@ -122,28 +102,15 @@ MHLA_DEVICE std::uint32_t add_x2<bfloat16>(std::uint32_t x, std::uint32_t y) {
   return z;
 }
 
-template <>
-MHLA_DEVICE std::uint32_t add_x2<half>(std::uint32_t x, std::uint32_t y) {
-  std::uint32_t z;
-  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-  return z;
-}
-
 /// Returns x + 0 y: the pair x, but NaN where y is not finite.
-template <class T>
-MHLA_DEVICE std::uint32_t add_zero_times_x2(std::uint32_t x, std::uint32_t y);
-
-template <>
-MHLA_DEVICE std::uint32_t add_zero_times_x2<bfloat16>(std::uint32_t x, std::uint32_t y) {
+template <Number16 T>
+MHLA_DEVICE std::uint32_t add_zero_times_x2(std::uint32_t x, std::uint32_t y) {
   std::uint32_t z;
-  asm("fma.rn.bf16x2 %0, %2, %3, %1;" : "=r"(z) : "r"(x), "r"(y), "r"(0u));
-  return z;
-}
-
-template <>
-MHLA_DEVICE std::uint32_t add_zero_times_x2<half>(std::uint32_t x, std::uint32_t y) {
-  std::uint32_t z;
-  asm("fma.rn.f16x2 %0, %2, %3, %1;" : "=r"(z) : "r"(x), "r"(y), "r"(0u));
+  if constexpr (std::same_as<T, half>) {
+    asm("fma.rn.f16x2 %0, %2, %3, %1;" : "=r"(z) : "r"(x), "r"(y), "r"(0u));
+  } else {
+    asm("fma.rn.bf16x2 %0, %2, %3, %1;" : "=r"(z) : "r"(x), "r"(y), "r"(0u));
+  }
   return z;
 }
 
