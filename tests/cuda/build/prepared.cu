@@ -15,6 +15,7 @@
 #include "mhla/cuda/attention/distributed.cuh"
 #include "mhla/cuda/attention/gradient.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
+#include "support/message_of.hpp"
 
 constexpr mhla::Index kBlocks = stand_in::Arguments::kBlocks;
 
@@ -64,32 +65,42 @@ class MiddleRank {
 namespace {
 
 using mhla::Index;
+using mhla::test::message_of;
 using stand_in::Arguments, stand_in::asked, stand_in::calls, stand_in::expect;
 using stand_in::microseconds;
 
-template <class Call, class... Rotary>
-void check(Call& call, Arguments a, const std::string& name, const Rotary&... rotary) {
-  const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr, rotary...); };
-  asked();
-  run();
-  const stand_in::Calls first = asked();
-  expect(first.launches == 3 && first.settings > 0 && first.questions == 1, name + ": the first");
-  expect(first.encoded.size() >= 3, name + ": maps of the first");
-  run();
-  const stand_in::Calls second = asked();
-  expect(second.launches == 3, name + ": launches of the second");
+/// Expects that only the first run asks CUDA, and that a run after move(), which puts one tensor at
+/// address 7, encodes the map of this tensor alone. Returns the calls of the first run.
+template <class Run, class Move>
+stand_in::Calls check_runs(const Run& run, const Move& move, const std::string& name) {
+  const auto calls_of_run = [&run] {
+    asked();
+    run();
+    return asked();
+  };
+  const stand_in::Calls first = calls_of_run();
+  expect(first.settings > 0 && first.questions == 1, name + ": the first");
+  const stand_in::Calls second = calls_of_run();
+  expect(second.launches == first.launches, name + ": launches of the second");
   expect(second.settings + second.questions == 0 && second.encoded.empty(),
          name + " asks again for what it knows");
-
-  a.in.q = Arguments::input(7);
-  run();
-  const stand_in::Calls moved = asked();
-  expect(moved.launches == 3 && moved.settings == 0 && moved.questions == 1,
+  move();
+  const stand_in::Calls moved = calls_of_run();
+  expect(moved.launches == first.launches && moved.settings == 0 && moved.questions == 1,
          name + ": a moved tensor");
   expect(!moved.encoded.empty(), name + " keeps the map of a tensor that has moved");
   for (const void* tensor : moved.encoded) {
     expect(tensor == Arguments::address(7), name + " encodes what has not moved");
   }
+  return first;
+}
+
+template <class Call, class... Rotary>
+void check(Call& call, Arguments a, const std::string& name, const Rotary&... rotary) {
+  const stand_in::Calls first =
+      check_runs([&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr, rotary...); },
+                 [&] { a.in.q = Arguments::input(7); }, name);
+  expect(first.launches == 3 && first.encoded.size() >= 3, name + ": kernels and maps");
 }
 
 void check_gradient(Arguments a) {
@@ -102,30 +113,12 @@ void check_gradient(Arguments a) {
   auto call = mhla::cuda::prepare_bidirectional_gradient<64, 64>(a.in, a.blocks, a.blocks, a.op,
                                                                  dout, all, a.device);
   const auto run = [&](const mhla::cuda::Gradients<stand_in::T>& gradients) {
-    asked();
     call.run(a.in, a.mixing, dout, gradients, a.workspace, nullptr);
-    return asked();
   };
-  const stand_in::Calls first = run(all);
-  expect(first.launches > 12 && first.settings > 0 && first.questions == 1, "the first gradient");
-  const stand_in::Calls second = run(all);
-  expect(second.launches == first.launches, "launches of the second gradient");
-  expect(second.settings + second.questions == 0 && second.encoded.empty(),
-         "a gradient asks again for what it knows");
-  a.in.v = Arguments::input(7);
-  const stand_in::Calls moved = run(all);
-  expect(moved.launches == first.launches && moved.settings == 0 && moved.questions == 1,
-         "a moved tensor of a gradient");
-  expect(!moved.encoded.empty(), "a gradient keeps the map of a tensor that has moved");
-  for (const void* tensor : moved.encoded) {
-    expect(tensor == Arguments::address(7), "a gradient encodes what has not moved");
-  }
-  std::string said;
-  try {
-    run({});
-  } catch (const mhla::option_error& error) {
-    said = error.what();
-  }
+  const stand_in::Calls first =
+      check_runs([&] { run(all); }, [&] { a.in.v = Arguments::input(7); }, "a gradient");
+  expect(first.launches > 12, "kernels of a gradient");
+  const std::string said = message_of<std::exception>([&] { run({}); });
   expect(said.find("cuda::bidirectional_gradient: dout, gradients and kept have other strides") !=
              std::string::npos,
          "said: " + said);
@@ -136,14 +129,7 @@ void check_gradient(Arguments a) {
 template <class Call>
 void check_distributed(Call& call, MiddleRank& ranks, Arguments a, const std::string& refusal) {
   const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace); };
-  const auto said = [&] {
-    try {
-      run();
-    } catch (const std::exception& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+  const auto said = [&] { return message_of<std::exception>(run); };
   expect(said() == refusal, said());
   a.mixing = {a.mixing.data, 3 * Arguments::kBlocks, 3 * Arguments::kBlocks,
               3 * Arguments::kBlocks};
@@ -171,14 +157,7 @@ void check_distributed(Call& call, MiddleRank& ranks, Arguments a, const std::st
 
 template <class Call>
 std::string refusal(Call& call, const Arguments& a) {
-  try {
-    call.run(a.in, a.mixing, a.out, a.workspace, nullptr);
-  } catch (const std::logic_error& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<std::exception>([&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); });
 }
 
 template <class Call>
@@ -203,7 +182,7 @@ void check_refusals(Call& call) {
          "said: " + refusal(call, normed));
   Arguments small;
   small.workspace = {small.workspace.data(), 256};
-  expect(!refusal(call, small).empty(), "takes a workspace that is too small");
+  expect(refusal(call, small) != "no exception", "takes a workspace that is too small");
 }
 
 /// Prepares kernels of sm_80 in a program with kernels of sm_90a, the reverse, and a device with
@@ -215,7 +194,7 @@ void check_other_devices(const Arguments& a) {
   };
   auto forced = prepare(with_arch(a.device, Arch::kSm80));
   asked();
-  expect(refusal(forced, a).empty(), "refuses kernels of sm_80");
+  expect(refusal(forced, a) == "no exception", "refuses kernels of sm_80");
   const stand_in::Calls sm80 = asked();
   expect(sm80.launches == 3 && sm80.encoded.empty(), "kernels of sm_80 have no tensor maps");
 
@@ -229,12 +208,8 @@ void check_other_devices(const Arguments& a) {
   expect(asked().launches == 0, "launches kernels that the program does not have");
   stand_in::most_threads = 64;
 
-  std::string small;
-  try {
-    prepare(with_shared_bytes(a.device, 16384));
-  } catch (const mhla::option_error& error) {
-    small = error.what();
-  }
+  const std::string small =
+      message_of<std::exception>([&] { prepare(with_shared_bytes(a.device, 16384)); });
   expect(small ==
              "mhla::cuda::bidirectional: device has 16384 bytes of shared memory per thread "
              "block, expected at least 40960 for kernel mixing of the three-stage form",
