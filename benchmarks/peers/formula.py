@@ -1,6 +1,7 @@
 """The operator in plain PyTorch: the formula of mhla_torch, from its source file."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "examples/torch/src/mhla_torch/formula.py"
@@ -9,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "examples/torch/src/mhla_torch/formula.py"
 def load():
     """The module examples/torch/src/mhla_torch/formula.py, which needs PyTorch alone."""
     spec = importlib.util.spec_from_file_location("mhla_formula", SOURCE)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # for torch.compile
     spec.loader.exec_module(module)
     return module
 
