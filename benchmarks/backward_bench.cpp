@@ -5,7 +5,7 @@
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/gradient/causal.hpp"
 #include "support/gradient_form.hpp"
-#include "support/gradient_rules.hpp"
+#include "support/mixed.hpp"
 
 namespace mhla::bench::backward_bench {
 namespace {
@@ -34,8 +34,12 @@ class BidirectionalForm {
                 const BatchGradients<T>& gradients, const Call& call) {
     bidirectional_gradient(in, blocks_, mixing_, op_, dout, gradients, {.mixing = dmixing_}, call);
   }
-  GradientRule rule() const { return bidirectional_rule(blocks_, mixing_); }
-  const MixingMatrix<A>* dmixing() const { return &dmixing_; }
+  auto weights(double step) const {
+    return [this, m = moved(mixing_, step, dmixing_)](const Inputs<double>& head, Index t) {
+      return bidirectional_weights<double>(blocks_, m)(head, t);
+    };
+  }
+  MixingMatrix<A>* dmixing() { return &dmixing_; }
 
  private:
   P blocks_;
@@ -49,8 +53,7 @@ class CausalForm {
       : blocks_(shape.tokens(), shape.block_length()),
         mixing_(uniform_causal<float>(blocks_.blocks())),
         dmixing_(mixing_.pattern()),
-        width_(shape.width),
-        op_(language_operator(width_)) {}
+        op_(language_operator(shape.width)) {}
 
   std::size_t forward_bytes(const BatchInputs<float>& in, const ExecutorRef& pool) const {
     return causal_workspace_bytes(in, blocks_, op_, pool);
@@ -68,13 +71,16 @@ class CausalForm {
                 const BatchGradients<float>& gradients, const Call& call) {
     causal_gradient(in, blocks_, mixing_, op_, dout, gradients, {.mixing = dmixing_}, call);
   }
-  GradientRule rule() const { return causal_rule(blocks_, mixing_, width_); }
-  const MixingMatrix<float>* dmixing() const { return &dmixing_; }
+  auto weights(double step) const {
+    return [this, m = moved(mixing_, step, dmixing_)](const Inputs<double>& head, Index t) {
+      return causal_weights<double>(blocks_, m)(head, t);
+    };
+  }
+  MixingMatrix<float>* dmixing() { return &dmixing_; }
 
  private:
   Contiguous blocks_;
   MixingMatrix<float> mixing_, dmixing_;
-  Index width_;
   decltype(language_operator(0)) op_;
 };
 

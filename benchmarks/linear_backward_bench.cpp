@@ -3,7 +3,7 @@
 
 #include "mhla/gradient/linear.hpp"
 #include "support/gradient_form.hpp"
-#include "support/gradient_rules.hpp"
+#include "support/mixed.hpp"
 
 namespace mhla::bench::linear_backward_bench {
 namespace {
@@ -11,54 +11,44 @@ namespace {
 using In = BatchInputs<float>;
 
 /// Base of both forms: no summaries to keep, no mixing matrix.
-class LinearForm {
- public:
-  explicit LinearForm(GradientRule rule) : rule_(std::move(rule)) {}
-
+template <bool kCausal>
+struct LinearForm {
   static std::size_t kept_bytes(const In&) { return 0; }
-  const GradientRule& rule() const { return rule_; }
-  static const MixingMatrix<float>* dmixing() { return nullptr; }
+  static auto weights(double) { return linear_weights(kCausal, 0); }
+  static MixingMatrix<float>* dmixing() { return nullptr; }
 
- protected:
-  Operator<> op_;
-
- private:
-  GradientRule rule_;
+  Operator<> op;
 };
 
-struct BidirectionalForm : LinearForm {
-  explicit BidirectionalForm(const Shape& s) : LinearForm(linear_rule(s.tokens(), false)) {}
-
+struct BidirectionalForm : LinearForm<false> {
   std::size_t forward_bytes(const In& in, const ExecutorRef& pool) const {
-    return linear_bidirectional_workspace_bytes(in, op_, pool);
+    return linear_bidirectional_workspace_bytes(in, op, pool);
   }
   std::size_t backward_bytes(const In& in, const ExecutorRef& pool) const {
-    return linear_bidirectional_gradient_workspace_bytes(in, op_, pool);
+    return linear_bidirectional_gradient_workspace_bytes(in, op, pool);
   }
   void forward(const In& in, TensorView<float> out, const Call& call) const {
-    linear_bidirectional(in, op_, out, call);
+    linear_bidirectional(in, op, out, call);
   }
   void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
                 const Call& call) const {
-    linear_bidirectional_gradient(in, op_, dout, gradients, {}, call);
+    linear_bidirectional_gradient(in, op, dout, gradients, {}, call);
   }
 };
 
-struct CausalForm : LinearForm {
-  explicit CausalForm(const Shape& s) : LinearForm(linear_rule(s.tokens(), true)) {}
-
+struct CausalForm : LinearForm<true> {
   std::size_t forward_bytes(const In& in, const ExecutorRef& pool) const {
-    return linear_causal_workspace_bytes(in, op_, pool);
+    return linear_causal_workspace_bytes(in, op, pool);
   }
   std::size_t backward_bytes(const In& in, const ExecutorRef& pool) const {
-    return linear_causal_gradient_workspace_bytes(in, op_, pool);
+    return linear_causal_gradient_workspace_bytes(in, op, pool);
   }
   void forward(const In& in, TensorView<float> out, const Call& call) const {
-    linear_causal(in, op_, out, call);
+    linear_causal(in, op, out, call);
   }
   void backward(const In& in, TensorView<const float> dout, const BatchGradients<float>& gradients,
                 const Call& call) const {
-    linear_causal_gradient(in, op_, dout, gradients, {}, call);
+    linear_causal_gradient(in, op, dout, gradients, {}, call);
   }
 };
 
@@ -66,7 +56,7 @@ template <class Form>
 void register_shape(const Shape& shape) {
   for_each_thread_count(shape, [&](Index threads) {
     register_case("LinearBackward", "float", shape, threads, [=](Session& s) {
-      time_gradient<float>(s, shape, threads, linear_cost<float>(shape), Form(shape));
+      time_gradient<float>(s, shape, threads, linear_cost<float>(shape), Form{});
     });
   });
 }

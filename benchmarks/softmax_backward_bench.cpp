@@ -3,7 +3,6 @@
 
 #include "mhla/gradient/softmax.hpp"
 #include "support/gradient_form.hpp"
-#include "support/gradient_rules.hpp"
 
 namespace mhla::bench::softmax_backward_bench {
 namespace {
@@ -25,16 +24,14 @@ struct SoftmaxForm {
                        const BatchGradients<float>& gradients, const Call& call) {
     softmax_bidirectional_gradient(in, dout, gradients, {}, call);
   }
-  GradientRule rule() const { return softmax_rule(shape.tokens(), shape.width); }
-  static const MixingMatrix<float>* dmixing() { return nullptr; }
-
-  Shape shape;
+  static auto weights(double) { return softmax_weights<double>; }
+  static MixingMatrix<float>* dmixing() { return nullptr; }
 };
 
 void register_shape(const Shape& shape) {
   for_each_thread_count(shape, [&](Index threads) {
     register_case("SoftmaxBackward", "float", shape, threads, [=](Session& s) {
-      time_gradient<float>(s, shape, threads, softmax_cost<float>(shape), SoftmaxForm{shape});
+      time_gradient<float>(s, shape, threads, softmax_cost<float>(shape), SoftmaxForm{});
     });
   });
 }

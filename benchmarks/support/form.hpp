@@ -3,6 +3,7 @@
 /// \file
 /// Times one form over all heads of a shape, after a check of sampled rows.
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -15,6 +16,15 @@
 namespace mhla::bench {
 
 inline constexpr int kSampledRows = 8;
+/// Allowed error of the derivative along one tensor's gradient, relative to the derivative: at
+/// least seven times the rounding errors of layers.
+inline constexpr double kDerivativeError = 1e-4;
+
+/// Error over allowed error; infinite if it is not a number.
+inline double fraction(double error, double allowed) {
+  const double found = error / allowed;
+  return std::isfinite(found) ? found : std::numeric_limits<double>::infinity();
+}
 
 /// Largest error over bound of some rows of work.out() with tokens in [begin, end).
 /// \param weights  function: (inputs of a head, token) -> Weights

@@ -1,85 +1,105 @@
 #pragma once
 
 /// \file
-/// Times the gradient of one form over all heads of a shape, after a check of samples of dq, dk, dv
-/// and the gradient of the mixing matrix.
+/// Times the gradient of one form over all heads of a shape, after a check of the gradients of q,
+/// k, v and the mixing matrix.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "support/form.hpp"
-#include "support/gradient_definition.hpp"
 
 namespace mhla::bench {
 
-inline constexpr int kSampledHeads = 2;
-inline constexpr int kSampledTokens = 4;        // per sampled head
-inline constexpr int kSampledCoefficients = 4;  // of one row of the mixing matrix
-
-/// A fixed sequence of numbers below a bound.
-class Samples {
- public:
-  Index below(Index bound) {
-    return static_cast<Index>(splitmix64(++counter_) % static_cast<std::uint64_t>(bound));
-  }
-
- private:
-  std::uint64_t counter_ = 0;
-};
-
-/// Largest error over bound of some tokens' rows of dq, dk and dv.
+/// x + step g, in double.
 template <Scalar T>
-double worst_of_rows(const GradientRule& rule, const BatchInputs<T>& in, TensorView<const T> dout,
-                     const BatchGradients<T>& computed) {
-  Samples samples;
-  double worst = 0;
-  for (int head = 0; head < kSampledHeads; ++head) {
-    const Index b = samples.below(in.q.batch()), h = samples.below(in.q.heads());
-    ExactGradient<T> exact(rule, detail::head_inputs(in, b, h), dout.head(b, h));
-    for (int token = 0; token < kSampledTokens; ++token) {
-      const Index t = samples.below(in.q.tokens());
-      const auto [dk, dv] = exact.dk_and_dv(t);
-      worst = std::max({worst, error_over_bound(exact.dq(t), &computed.q.head(b, h)(t, 0)),
-                        error_over_bound(dk, &computed.k.head(b, h)(t, 0)),
-                        error_over_bound(dv, &computed.v.head(b, h)(t, 0))});
-    }
+Matrix<double> moved(MatrixView<const T> x, double step, MatrixView<const T> g) {
+  Matrix<double> sum(x.rows, x.cols);
+  for (Index t = 0; t < x.rows; ++t) {
+    for (Index d = 0; d < x.cols; ++d) sum(t, d) = exactly(x(t, d)) + step * exactly(g(t, d));
   }
-  return worst;
+  return sum;
+}
+template <Accumulator A>
+MixingMatrix<double> moved(const MixingMatrix<A>& x, double step, const MixingMatrix<A>& g) {
+  MixingMatrix<double> sum(x.pattern());
+  for (std::size_t i = 0; i < x.storage().size(); ++i) {
+    sum.storage()[i] = exactly(x.storage()[i]) + step * exactly(g.storage()[i]);
+  }
+  return sum;
 }
 
-/// Largest error over bound of some coefficients of the gradient of the mixing matrix, a sum over
-/// all heads. One coefficient is on the diagonal.
-template <Scalar T>
-double worst_of_mixing(const GradientRule& rule, const BatchInputs<T>& in, TensorView<const T> dout,
-                       const MixingMatrix<accumulator_t<T>>& computed) {
-  Samples samples;
-  const Index i = samples.below(computed.rows());
-  std::vector<Index> keys = {i};
-  while (keys.size() < kSampledCoefficients) {
-    const Index first = computed.pattern().first(i);
-    const Index last = rule.causal ? i + 1 : computed.pattern().last(i);
-    keys.push_back(first + samples.below(last - first));
+/// |g| of all numbers of a tensor.
+template <class Numbers>
+double norm_of(const Numbers& g) {
+  double sum = 0;
+  for (const auto x : g) sum += exactly(x) * exactly(x);
+  return std::sqrt(sum);
+}
+
+/// Largest error over allowed error of the gradients of s, the sum of dout * out over some rows.
+/// For each tensor with gradient g, the derivative of s along g / |g| is |g|. Rows of out are by
+/// the definition in double (weigh), and the derivative is a central difference. A gradient that is
+/// wrong by a share r of itself changes it by about r |g|. Rounding to T is such a share.
+/// \param dout  Its numbers outside the rows count as 0.
+template <Scalar T, class Form>
+double worst_of_gradients(Form& form, const Shape& shape, const BatchInputs<T>& in,
+                          TensorView<const T> dout, const Call& call) {
+  struct Row {
+    Index b, h, t;
+  };
+  const Index n = shape.tokens(), b = shape.batch - 1, h = shape.heads - 1;
+  const Row rows[] = {{0, 0, n / 3}, {0, 0, n - 1}, {b, h, n / 2}, {b, h, n - 2}};
+  Tensor<T> dy = zeros<T>(shape, shape.values), dq = zeros<T>(shape, shape.width), dk = dq, dv = dy;
+  for (const Row& r : rows) {
+    for (Index e = 0; e < shape.values; ++e) dy(r.b, r.t, r.h, e) = dout(r.b, r.t, r.h, e);
   }
-  ExactRow exact{std::vector<double>(keys.size()), std::vector<double>(keys.size())};
-  for (Index b = 0; b < in.q.batch(); ++b) {
-    for (Index h = 0; h < in.q.heads(); ++h) {
-      ExactGradient<T> head(rule, detail::head_inputs(in, b, h), dout.head(b, h));
-      for (std::size_t s = 0; s < keys.size(); ++s) {
-        const ExactNumber of_head = head.dmixing(i, keys[s]);
-        const double sum = rounding_bound(number(in.q.batch() * in.q.heads()), kUnitRoundoff<T>);
-        exact.value[s] += of_head.value;
-        exact.bound[s] += of_head.bound + sum * (std::abs(of_head.value) + of_head.bound);
+  auto* const dmixing = form.dmixing();
+  if (dmixing != nullptr) std::ranges::fill(dmixing->storage(), 0);
+  form.backward(in, dy, {.q = dq, .k = dk, .v = dv}, call);
+
+  const auto sum_at = [&](double q_step, double k_step, double v_step, double mixing_step) {
+    const auto weights = form.weights(mixing_step);
+    double sum = 0;
+    for (const Row& r : rows) {
+      const Inputs<T> x = detail::head_inputs(in, r.b, r.h);
+      const auto moved_head = [&](MatrixView<const T> own, double step, TensorView<const T> g) {
+        return moved(own, step, g.head(r.b, r.h));
+      };
+      const Matrix<double> q = moved_head(x.q, q_step, dq), k = moved_head(x.k, k_step, dk),
+                           v = moved_head(x.v, v_step, dv);
+      const Inputs<double> head{.q = q, .k = k, .v = v};
+      const ExactRow row = weigh<double>(weights(head, r.t), head.v);
+      for (Index e = 0; e < shape.values; ++e) {
+        sum += row.value[static_cast<std::size_t>(e)] * exactly(dy(r.b, r.t, r.h, e));
       }
     }
+    return sum;
+  };
+  double worst = 0;
+  const auto check = [&](double norm, const auto& sum_along) {
+    constexpr double kStep = 1e-3;
+    const double derivative = (sum_along(kStep / norm) - sum_along(-kStep / norm)) / (2 * kStep);
+    const double allowed = (kDerivativeError + kStorageRoundoff<T>)*norm;
+    worst = std::max(worst, fraction(std::abs(derivative - norm), allowed));
+  };
+  check(norm_of(dq.data()), [&](double step) { return sum_at(step, 0, 0, 0); });
+  check(norm_of(dk.data()), [&](double step) { return sum_at(0, step, 0, 0); });
+  check(norm_of(dv.data()), [&](double step) { return sum_at(0, 0, step, 0); });
+  if (dmixing != nullptr) {
+    check(norm_of(dmixing->storage()), [&](double step) { return sum_at(0, 0, 0, step); });
   }
-  std::vector<accumulator_t<T>> found;
-  for (const Index b : keys) found.push_back(computed(i, b));
-  return error_over_bound(exact, found.data());
+  return worst;
 }
 
 /// Checks and times the gradient of a form.
 /// \tparam Form  one form at one shape, with the members
 ///     forward_bytes(in, executor), backward_bytes(in, executor), kept_bytes(in)
 ///     forward(in, out, call), backward(in, dout, gradients, call)
-///     rule()      its definition
-///     dmixing()   the gradient of the mixing matrix, null without mixing
+///     dmixing()      the gradient of the mixing matrix, null without mixing
+///     weights(step)  the weights of the definition (definition.hpp) as a function of a head in
+///                    double and a token, after step times dmixing() is added to the mixing matrix
 /// \param keep  makes the forward keep its summaries for the backward
 template <Scalar T, class Form>
 void time_gradient(Session& session, const Shape& shape, Index threads, const Cost& forward_cost,
@@ -103,11 +123,9 @@ void time_gradient(Session& session, const Shape& shape, Index threads, const Co
         benchmark::ClobberMemory();
       },
       [&] {
-        const GradientRule rule = form.rule();
-        const double worst = worst_of_rows<T>(rule, in, gradient.dout(), gradient.gradients());
-        const auto* const dmixing = form.dmixing();
-        if (dmixing == nullptr) return worst;
-        return std::max(worst, worst_of_mixing<T>(rule, in, gradient.dout(), *dmixing));
+        return worst_of_gradients<T>(
+            form, shape, in, gradient.dout(),
+            {.workspace = backward_memory, .executor = pool, .kept = kept});
       });
 }
 

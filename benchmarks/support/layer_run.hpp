@@ -128,15 +128,9 @@ Cost backward_cost(const Shape& s, const ParameterTable& table) {
           forward.tokens};
 }
 
-/// Allowed errors, at least seven times the rounding errors on these shapes: of outputs relative to
-/// the largest output, of one tensor's part of a derivative relative to that part.
-inline constexpr double kOutputError = 1e-5, kDerivativeError = 1e-4;
-
-/// Error over allowed error; infinite if it is not a number.
-inline double fraction(double error, double allowed) {
-  const double found = error / allowed;
-  return std::isfinite(found) ? found : std::numeric_limits<double>::infinity();
-}
+/// Allowed error of outputs relative to the largest output, at least seven times the rounding
+/// errors on these shapes.
+inline constexpr double kOutputError = 1e-5;
 
 /// Rows `tokens` of an item by the definition, in double.
 template <class Layer, class Item>

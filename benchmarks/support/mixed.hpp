@@ -95,7 +95,7 @@ auto causal_weights(const Contiguous& blocks, const MixingMatrix<accumulator_t<T
 /// Weights of linear attention with Operator{}.
 /// \param m  roundings besides N over the tokens and D of a score
 inline auto linear_weights(bool causal, Index m) {
-  return [=](const Inputs<float>& in, Index t) {
+  return [=]<Scalar T>(const Inputs<T>& in, Index t) {
     const Index keys = causal ? t + 1 : in.k.rows;
     return weights_of_row(in, t, Contiguous(keys, keys), kAlike, Operator{},
                           static_cast<double>(in.k.rows + in.q.cols + m));

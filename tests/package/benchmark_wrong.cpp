@@ -5,7 +5,7 @@
 #include "mhla/attention/softmax.hpp"
 #include "mhla/gradient/bidirectional.hpp"
 #include "support/gradient_form.hpp"
-#include "support/gradient_rules.hpp"
+#include "support/mixed.hpp"
 
 namespace mhla::bench {
 namespace {
@@ -45,8 +45,12 @@ struct WrongForm {
     spoil(gradients.v, factors.v);
     for (float& c : sums.storage()) c *= factors.mixing;
   }
-  GradientRule rule() const { return bidirectional_rule(blocks, mixing); }
-  const MixingMatrix<float>* dmixing() const { return &sums; }
+  auto weights(double step) const {
+    return [this, m = moved(mixing, step, sums)](const Inputs<double>& head, Index t) {
+      return bidirectional_weights<double>(blocks, m)(head, t);
+    };
+  }
+  MixingMatrix<float>* dmixing() { return &sums; }
 };
 
 const bool kRegistered = [] {
