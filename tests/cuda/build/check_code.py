@@ -5,6 +5,8 @@ check_code.py NVCC WORK control UNIT ARCH         the accepted versions of the c
 check_code.py NVCC WORK case UNIT ARCH CASE       a case, which must be refused for the given reason
 check_code.py NVCC WORK newer ARCH DxE            the kernels of sm_80 on a newer architecture
 check_code.py NVCC WORK launched DxE              no kernel of the launch layer is without a check
+check_code.py NVCC WORK two-units                 units for two architectures make one program
+check_code.py NVCC WORK prepared EIGEN OPTION...  prepared calls ask CUDA once
 
 Units leave their code in WORK, where `newer` and `launched` read it. instructions.txt has the
 number of instructions of each kernel. With MHLA_WRITE_INSTRUCTIONS in the environment the numbers
@@ -24,10 +26,11 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
 TABLE = FOLDER / "instructions.txt"
+FLAGS = ("-std=c++20", "-I", ROOT / "include", "-I", ROOT / "tests")
 COUNT_TOLERANCE = 0.01  # a count may differ by this share of the stored one
 
-# Members of Needs (entry.cuh), each with its instructions in PTX, and with the name and the opcode of
-# its machine code. Source of the opcodes: the output of nvdisasm -hex for sm_80 and sm_90a.
+# Members of Needs (entry.cuh), each with its instructions in PTX, and with the name and the opcode
+# of its machine code. Source of the opcodes: the output of nvdisasm -hex for sm_80 and sm_90a.
 NEEDS = {
     "kMma": ("mma.sync.aligned", "HMMA", 0x23c),
     "kWgmma": ("wgmma.mma_async.sync.aligned wgmma.fence.sync.aligned "
@@ -271,8 +274,7 @@ def breaches_of_unit(nvcc, work, unit, arch, widths="", definitions=(), name="")
         of_keys, of_values = widths.split("x")
         definitions += [f"-DMHLA_WIDTH={of_keys}", f"-DMHLA_VALUE_WIDTH={of_values}"]
     ptx, cubin = code.with_suffix(".ptx"), code.with_suffix(".cubin")
-    run(nvcc, "-std=c++20", "-I", ROOT / "include", "-I", ROOT / "tests", *target, *definitions,
-        "-ptx", unit, "-o", ptx)
+    run(nvcc, *FLAGS, *target, *definitions, "-ptx", unit, "-o", ptx)
     report = run(nvcc, *target, "-Xptxas", "-v", "-cubin", ptx, "-o", cubin)
     code.with_suffix(".txt").write_text(report)
     yield from breaches_of_kernels(number, report, ptx.read_text(), cubin.read_bytes())
@@ -298,9 +300,9 @@ def check_launched(nvcc, work, widths):
     """Every kernel that launched.cu lists must be an entry function of a unit, by mangled names."""
     of_keys, of_values = widths.split("x")
     listed = work / f"launched_{widths}.ptx"
-    run(nvcc, "-std=c++20", "-I", ROOT / "include", "-I", ROOT / "tests", "-gencode",
-        "arch=compute_90a,code=sm_90a", "-DMHLA_ARCH=90", f"-DMHLA_WIDTH={of_keys}",
-        f"-DMHLA_VALUE_WIDTH={of_values}", "-ptx", FOLDER / "launched.cu", "-o", listed)
+    run(nvcc, *FLAGS, "-gencode", "arch=compute_90a,code=sm_90a", "-DMHLA_ARCH=90",
+        f"-DMHLA_WIDTH={of_keys}", f"-DMHLA_VALUE_WIDTH={of_values}", "-ptx",
+        FOLDER / "launched.cu", "-o", listed)
     # Gradients of (128, 256) multiply halves of the values.
     units = [unit for pair in {widths, "128x128" if widths == "128x256" else widths}
              for unit in work.glob(f"*_{pair}_sm*.ptx")]
@@ -332,10 +334,38 @@ def check_control(nvcc, work, unit, arch):
     return breaches_of_unit(nvcc, work, unit, arch, "", ["-DMHLA_CONTROL"])
 
 
+def check_two_units(nvcc, work):
+    """Units that are compiled for other architectures launch their own kernels: two_units/main.cpp.
+    The CUDA runtime is a stand-in: runtime.cpp.
+    """
+    for unit, arch in ((1, "80"), (2, "80"), (2, "90a")):
+        run(nvcc, *FLAGS, "-gencode", f"arch=compute_{arch},code=sm_{arch}", f"-DUNIT={unit}", "-c",
+            FOLDER / "two_units/unit.cu", "-o", work / f"unit_{unit}_{arch}.o")
+    for arch in ("80", "90a"):
+        program = work / f"two_units_{arch}"
+        run(nvcc, *FLAGS, f"-DDIFFERENT={int(arch == '90a')}", "-cudart", "none",
+            FOLDER / "two_units/main.cpp", FOLDER / "runtime.cpp", work / "unit_1_80.o",
+            work / f"unit_2_{arch}.o", "-o", program)
+        run(program)
+    return ()
+
+
+def check_prepared(nvcc, work, eigen, *options):
+    """Runs prepared.cu with the forms of the package for PyTorch, beside the same stand-in."""
+    package, program = ROOT / "examples/torch/csrc/cuda", work / "prepared"
+    run(nvcc, *options, *FLAGS, "-O2", "-diag-suppress", "20012,20015", "-I", package, "-isystem",
+        eigen, "-DMHLA_TYPE=bfloat16", "-DMHLA_WIDTH=64", "-DMHLA_VALUE_WIDTH=64", "-gencode",
+        "arch=compute_80,code=compute_80", "-cudart", "none", FOLDER / "prepared.cu",
+        FOLDER / "package.cu", FOLDER / "runtime.cpp", package / "forms.cu", "-o", program)
+    print(run(program, "--times"))
+    return ()
+
+
 def main():
     nvcc, work, command, *arguments = sys.argv[1:]
     commands = {"unit": breaches_of_unit, "control": check_control, "case": check_case,
-                "newer": check_newer, "launched": check_launched}
+                "newer": check_newer, "launched": check_launched, "two-units": check_two_units,
+                "prepared": check_prepared}
     Path(work).mkdir(parents=True, exist_ok=True)
     breaches = list(commands[command](nvcc, Path(work), *arguments))
     for breach in breaches:

@@ -1,4 +1,4 @@
-// The launch code of one unit of a program, compiled twice (check_two_units.cmake).
+// The launch code of one unit of a program, compiled twice (check_code.py).
 
 #include <string>
 #include <typeinfo>
