@@ -54,6 +54,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
+CONTRACT = re.compile(r'^#include "(contract/\w+)\.hpp"', re.M)
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -88,6 +89,8 @@ def read_group(file, words):
     sources = [word for word in words if word.endswith(".cpp")]
     ranks = [word for word in words if word.startswith("ranks=")]
     tests = [word for word in words if word[0] != "-" and word not in sources + ranks]
+    apart = [f"{name}.cpp" for source in sources for name in CONTRACT.findall(read(TESTS / source))]
+    sources += filter(lambda name: read(TESTS / name), apart)
     program = Program(tuple(sources), tuple(flags), int(ranks[0][6:]) if ranks else 0)
     return Fault(file, program, " ".join(tests))
 
@@ -186,19 +189,17 @@ class Headers:
 
     def check_tests(self, fault):
         """Fails if the program of a fault lacks a source, a test or the header."""
-        program, text = fault.program, ""
-        for source in program.sources:
-            if not (TESTS / source).is_file():
-                fail(f"{fault.id}: there is no tests/{source}")
-            text += read(TESTS / source)
-        for contract in re.findall(r'^#include "(contract/.*)"', text, re.M):
-            text += read(TESTS / contract)
+        program = fault.program
+        if missing := [source for source in program.sources if not (TESTS / source).is_file()]:
+            fail(f"{fault.id}: there is no tests/{missing[0]}")
+        text = "".join(read(TESTS / source) for source in program.sources)
+        text += "".join(read(TESTS / f"{name}.hpp") for name in CONTRACT.findall(text))
         for test in fault.tests.split(":"):
             suite, _, name = test.rpartition(".")
             first, *others = suite.split("/")  # Suite, Typed/* or Name/Contract/*
-            made = (rf"INSTANTIATE.*\({first}, {others[0]}," if len(others) == 2 else
-                    rf"TEST.*\({first}, {name}\)")
-            if not (re.search(made, text) and re.search(rf"TEST.*, {name}\)", text)):
+            made = (rf'(INSTANTIATE|TEST_).*\({first},|"{first}[/"]' if len(others) == 2 else
+                    rf"TEST.*\({first}, {name}\)").replace("(*,", r"(\w+,")
+            if not (re.search(made, text) and re.search(rf"TEST[^;]*,\s+{name}\)", text)):
                 fail(f"{fault.id}: there is no test {test} in {', '.join(program.sources)}")
         if not any(self.root / fault.file in self.included(source, program.flags)
                    for source in program.sources):

@@ -5,14 +5,13 @@
 #include "contract/forward.hpp"
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/locality.hpp"
+#include "support/forward_forms.hpp"
+#include "support/strided_tensor.hpp"
 
 namespace mhla::test {
 namespace {
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Bidirectional, Forward, WideScalars<forward::Bidirectional>,
-                               ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Bidirectional, KeptSummaries, WideScalars<forward::Bidirectional>,
-                               ScalarNames);
+TEST_FORM(Bidirectional, forward::Bidirectional, float, double);
 
 TEST(Bidirectional, QueriesWithoutKeysGetZero) {
   Problem<double> p;

@@ -2,15 +2,12 @@
 
 #include "contract/forward.hpp"
 #include "mhla/attention/linear.hpp"
+#include "support/forward_forms.hpp"
 
 namespace mhla::test {
 namespace {
 
-using forward::CausalDecay;
-
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecay, Forward, WideScalars<CausalDecay>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecay, KeptSummaries, WideScalars<CausalDecay>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecay, CausalForward, WideScalars<CausalDecay>, ScalarNames);
+TEST_FORM(CausalDecay, forward::CausalDecay, float, double);
 
 /// One head of n tokens with D = 24 and E = 70, more than a piece of a scan has columns.
 struct Sequence {

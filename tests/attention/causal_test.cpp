@@ -3,15 +3,12 @@
 #include "contract/forward.hpp"
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/locality.hpp"
+#include "support/forward_forms.hpp"
 
 namespace mhla::test {
 namespace {
 
-using forward::Causal;
-
-INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Forward, WideScalars<Causal>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Causal, KeptSummaries, WideScalars<Causal>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Causal, CausalForward, WideScalars<Causal>, ScalarNames);
+TEST_FORM(Causal, forward::Causal, float, double);
 
 /// One head with the paper's maps that reads all earlier blocks with equal weights.
 Problem<float> problem_of(Index n, const AnyPartition& blocks) {
@@ -47,7 +44,7 @@ TEST(Causal, EveryBlockLengthEqualsNaiveAttention) {
   Tally tally;
   for (Index w = 1; w <= 150; ++w) {
     const auto p = problem_of(150, AnyPartition::of(Contiguous(150, w)));
-    compare(p, expected_of<Causal>(p), run(p), "causal", tally);
+    compare(p, expected_of<forward::Causal>(p), run(p), "causal", tally);
   }
   EXPECT_EQ(tally.ill, 0);
 }

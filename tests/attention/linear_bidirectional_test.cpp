@@ -1,15 +1,11 @@
 #include "contract/forward.hpp"
 #include "mhla/attention/linear.hpp"
+#include "support/forward_forms.hpp"
 
 namespace mhla::test {
 namespace {
 
-using forward::LinearBidirectional;
-
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearBidirectional, Forward, WideScalars<LinearBidirectional>,
-                               ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearBidirectional, KeptSummaries, WideScalars<LinearBidirectional>,
-                               ScalarNames);
+TEST_FORM(LinearBidirectional, forward::LinearBidirectional, float, double);
 
 TEST(LinearBidirectional, IsTheBidirectionalFormWithOneBlock) {
   Random rng(1);

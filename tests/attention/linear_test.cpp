@@ -1,16 +1,12 @@
 #include "mhla/attention/linear.hpp"
 
 #include "contract/forward.hpp"
+#include "support/forward_forms.hpp"
 
 namespace mhla::test {
 namespace {
 
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, Forward, WideScalars<forward::LinearCausal>,
-                               ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, KeptSummaries, WideScalars<forward::LinearCausal>,
-                               ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, CausalForward, WideScalars<forward::LinearCausal>,
-                               ScalarNames);
+TEST_FORM(LinearCausal, forward::LinearCausal, float, double);
 
 /// Heads that take turns where they lie side by side, or (`inner` = false) apart.
 Index together(Index sequences, Index heads, Index d, Index e, Index workers, bool inner = true) {

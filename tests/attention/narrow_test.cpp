@@ -5,28 +5,15 @@
 #include "mhla/attention/causal.hpp"
 #include "mhla/attention/linear.hpp"
 #include "mhla/attention/streaming.hpp"
+#include "support/forward_forms.hpp"
 
 namespace mhla::test {
 namespace {
 
-using namespace forward;
-
-INSTANTIATE_TYPED_TEST_SUITE_P(Bidirectional, Forward, NarrowScalars<Bidirectional>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Bidirectional, KeptSummaries, NarrowScalars<Bidirectional>,
-                               ScalarNames);
-
-INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Forward, NarrowScalars<Causal>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Causal, KeptSummaries, NarrowScalars<Causal>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Causal, CausalForward, NarrowScalars<Causal>, ScalarNames);
-
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, Forward, NarrowScalars<LinearCausal>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, KeptSummaries, NarrowScalars<LinearCausal>,
-                               ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausal, CausalForward, NarrowScalars<LinearCausal>,
-                               ScalarNames);
-
-INSTANTIATE_TYPED_TEST_SUITE_P(Streaming, Forward, NarrowScalars<Streamed>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Streaming, CausalForward, NarrowScalars<Streamed>, ScalarNames);
+TEST_FORM(Bidirectional, forward::Bidirectional, Eigen::half, Eigen::bfloat16);
+TEST_FORM(Causal, forward::Causal, Eigen::half, Eigen::bfloat16);
+TEST_FORM(LinearCausal, forward::LinearCausal, Eigen::half, Eigen::bfloat16);
+TEST_FORM(Streaming, forward::Streamed, Eigen::half, Eigen::bfloat16);
 
 }  // namespace
 }  // namespace mhla::test

@@ -1,6 +1,7 @@
 #include "mhla/attention/softmax.hpp"
 
 #include "contract/forward.hpp"
+#include "support/forward_forms.hpp"
 
 namespace mhla::test {
 namespace {
@@ -111,13 +112,8 @@ struct Softmax {
 
 // Causality is an option of one head type, so half of the scalars are tested with it and half
 // without.
-using Bidirectional =
-    testing::Types<FormOn<Softmax<false>, float>, FormOn<Softmax<false>, Eigen::bfloat16>>;
-using Causal = testing::Types<FormOn<Softmax<true>, double>, FormOn<Softmax<true>, Eigen::half>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxBidirectional, Forward, Bidirectional, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxBidirectional, KeptSummaries, Bidirectional, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxCausal, Forward, Causal, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(SoftmaxCausal, CausalForward, Causal, ScalarNames);
+TEST_FORM(SoftmaxBidirectional, Softmax<false>, float, Eigen::bfloat16);
+TEST_FORM(SoftmaxCausal, Softmax<true>, double, Eigen::half);
 
 TEST(Softmax, AQueryWithoutKeysGetsZero) {
   const Matrix<float> q = Matrix<float>::Ones(2, 3), none(0, 3);

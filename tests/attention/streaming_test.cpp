@@ -1,6 +1,11 @@
 #include "mhla/attention/streaming.hpp"
 
+#include <functional>
+#include <vector>
+
 #include "contract/forward.hpp"
+#include "support/add_test.hpp"
+#include "support/forward_forms.hpp"
 
 namespace mhla::test {
 namespace {
@@ -9,24 +14,31 @@ using forward::Arguments;
 using forward::Streamed;
 using forward::StreamedDecay;
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Streaming, Forward, WideScalars<Streamed>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Streaming, CausalForward, WideScalars<Streamed>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(DecayStreaming, Forward, WideScalars<StreamedDecay>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(DecayStreaming, CausalForward, WideScalars<StreamedDecay>,
-                               ScalarNames);
+TEST_FORM(Streaming, Streamed, float, double);
+TEST_FORM(DecayStreaming, StreamedDecay, float, double);
 
-constexpr auto kAsItIs = [](const auto& /*stream*/, auto& /*state*/) {};
+/// What happens to a state between two pieces of a stream.
+enum class Between { kNothing, kSaveAndRestore, kCopy };
 
-/// Feeds the problem in pieces of next_length() tokens. Calls between(stream, state) before each
-/// piece.
-template <class Form, class T, class F, class G = decltype(kAsItIs)>
-Matrix<T> feed(const Problem<T>& p, F&& next_length, const G& between = kAsItIs) {
+/// Feeds the problem in pieces of next_length() tokens.
+template <class Form, class T>
+Matrix<T> feed(const Problem<T>& p, const std::function<Index()>& next_length, Between between) {
   Matrix<T> out = unwritten<T>(p.q.rows(), p.v.cols());
   const auto stream = Form::stream(p.inputs(), Arguments<T>(p));
   auto state = stream.start();
   GuardedWorkspace workspace(stream.append_workspace_bytes());
   for (Index t = 0; t < p.q.rows();) {
-    between(stream, state);
+    if (between == Between::kSaveAndRestore) {
+      std::vector<std::byte> bytes(stream.state_bytes());
+      state.save(bytes);
+      state = stream.start();
+      state.restore(bytes);
+    } else if (between == Between::kCopy) {
+      const auto copy = state;
+      Matrix<T> other(1, p.v.cols());
+      stream.append(state, detail::middle_tokens(p.inputs(), 0, 1), other);  // not the copy's way
+      state = copy;
+    }
     const Index count = std::min<Index>(next_length(), p.q.rows() - t);
     stream.append(state, detail::middle_tokens(p.inputs(), t, count),
                   MatrixView<T>(out).middle_rows(t, count), {.workspace = workspace.get()});
@@ -38,7 +50,7 @@ Matrix<T> feed(const Problem<T>& p, F&& next_length, const G& between = kAsItIs)
 }
 
 /// Mostly single tokens, with longer and empty pieces between them.
-auto mixed_lengths(std::uint64_t seed) {
+std::function<Index()> mixed_lengths(std::uint64_t seed) {
   return [rng = Random(seed)]() mutable {
     constexpr Index kPieces[] = {0, 2, 5, 17, 64};
     return rng.chance(0.8) ? 1 : kPieces[rng.integer(0, 4)];
@@ -46,99 +58,94 @@ auto mixed_lengths(std::uint64_t seed) {
 }
 
 /// Promises of streams for any division of the tokens.
-template <class Case>
-class Streams : public testing::Test {
- protected:
-  static auto problem(std::uint64_t seed) {
-    using T = typename Case::Scalar;
+template <class T>
+struct Streams {
+  const AnyForm<T>& form;
+  decltype(AnyForm<T>::run) run_whole;  // in one call
+  Matrix<T> (*feed)(const Problem<T>&, const std::function<Index()>&, Between);
+
+  Problem<T> problem(std::uint64_t seed) const {
     auto p = seed % 4 == 0 ? large_problem<T>(seed, true) : random_problem<T>(seed, true);
-    Case::Form::fit(p);
+    form.fit(p);
     return p;
   }
-};
-TYPED_TEST_SUITE_P(Streams);
 
-TYPED_TEST_P(Streams, EqualsNaiveAttentionHoweverItIsSplit) {
-  using F = typename TypeParam::Form;
-  Tally tally;
-  for (std::uint64_t seed = 0; seed < 600 && !this->HasFatalFailure(); ++seed) {
-    const auto p = this->problem(seed);
-    compare(p, expected_of<F>(p), feed<F>(p, mixed_lengths(seed)), "streaming", tally);
+  void EqualsNaiveAttentionHoweverItIsSplit() const {
+    Tally tally;
+    for (std::uint64_t seed = 0; seed < 600 && !testing::Test::HasFatalFailure(); ++seed) {
+      const auto p = problem(seed);
+      compare(p, form.expected(p), feed(p, mixed_lengths(seed), Between::kNothing), "streaming",
+              tally);
+    }
+    EXPECT_LT(tally.ill, tally.outputs / 20);
   }
-  EXPECT_LT(tally.ill, tally.outputs / 20);
-}
 
-TYPED_TEST_P(Streams, SavedRestoredAndCopiedStatesGoOnBitwiseFromEveryPosition) {
-  using F = typename TypeParam::Form;
-  using S = typename TypeParam::Scalar;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const auto p = this->problem(seed);
-    const auto restored = [](const auto& stream, auto& state) {
-      std::vector<std::byte> bytes(stream.state_bytes());
-      state.save(bytes);
-      state = stream.start();
-      state.restore(bytes);
-    };
-    const auto copied = [&p](const auto& stream, auto& state) {
-      const auto copy = state;
-      Matrix<S> out(1, p.v.cols());
-      stream.append(state, detail::middle_tokens(p.inputs(), 0, 1), out);  // not the copy's way
-      state = copy;
-    };
-    const auto straight = feed<F>(p, mixed_lengths(seed));
-    EXPECT_TRUE(same_bits(straight, feed<F>(p, mixed_lengths(seed), restored))) << p.text();
-    EXPECT_TRUE(same_bits(straight, feed<F>(p, mixed_lengths(seed), copied))) << p.text();
+  void SavedRestoredAndCopiedStatesGoOnBitwiseFromEveryPosition() const {
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+      const auto p = problem(seed);
+      const auto straight = feed(p, mixed_lengths(seed), Between::kNothing);
+      EXPECT_TRUE(same_bits(straight, feed(p, mixed_lengths(seed), Between::kSaveAndRestore)))
+          << p.text();
+      EXPECT_TRUE(same_bits(straight, feed(p, mixed_lengths(seed), Between::kCopy))) << p.text();
+    }
   }
-}
 
-TYPED_TEST_P(Streams, ANaNReachesLaterTokensAndNoneFromAMaskedKey) {
-  using F = typename TypeParam::Form;
-  using S = typename TypeParam::Scalar;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    auto p = this->problem(seed);
-    if (p.q.rows() == 0) continue;
-    p.lower = p.upper = p.coefficients.rows();
-    p.sparse = false;
-    p.query_map = p.key_map = {EluPlusOne{}};  // a NaN at any input
-    Random rng(seed);
-    const Matrix<S> clean = feed<F>(p, mixed_lengths(seed));
-    const Index t = rng.integer(0, p.q.rows() - 1);
-    Matrix<S>* const inputs[] = {&p.k, &p.v, p.has_separate_normalizer() ? &p.normalizer_k : &p.k};
-    inputs[rng.integer(0, 2)]->row(t).setConstant(NAN);
-    const Mask query_mask = p.inputs().query_mask;
-    const Matrix<S> got = feed<F>(p, mixed_lengths(seed));
-    for (Index s = 0; s < got.rows(); ++s) {
-      if (p.inputs().key_mask[t] && s >= t && query_mask[s]) {
-        EXPECT_TRUE(got.row(s).array().isNaN().all()) << t << " to " << s << p.text();
-      } else {
-        EXPECT_TRUE(same_bits<S>(got.row(s), clean.row(s))) << t << " to " << s << p.text();
+  void ANaNReachesLaterTokensAndNoneFromAMaskedKey() const {
+    for (std::uint64_t seed = 0; seed < 300; ++seed) {
+      auto p = problem(seed);
+      if (p.q.rows() == 0) continue;
+      p.lower = p.upper = p.coefficients.rows();
+      p.sparse = false;
+      p.query_map = p.key_map = {EluPlusOne{}};  // a NaN at any input
+      Random rng(seed);
+      const Matrix<T> clean = feed(p, mixed_lengths(seed), Between::kNothing);
+      const Index t = rng.integer(0, p.q.rows() - 1);
+      Matrix<T>* const inputs[] = {&p.k, &p.v,
+                                   p.has_separate_normalizer() ? &p.normalizer_k : &p.k};
+      inputs[rng.integer(0, 2)]->row(t).setConstant(NAN);
+      const Mask query_mask = p.inputs().query_mask;
+      const Matrix<T> got = feed(p, mixed_lengths(seed), Between::kNothing);
+      for (Index s = 0; s < got.rows(); ++s) {
+        if (p.inputs().key_mask[t] && s >= t && query_mask[s]) {
+          EXPECT_TRUE(got.row(s).array().isNaN().all()) << t << " to " << s << p.text();
+        } else {
+          EXPECT_TRUE(same_bits<T>(got.row(s), clean.row(s))) << t << " to " << s << p.text();
+        }
       }
     }
   }
-}
 
-TYPED_TEST_P(Streams, WholeBlocksAreBitwiseTheCausalFormEvenAfterSingleTokens) {
-  using F = typename TypeParam::Form;
-  using S = typename TypeParam::Scalar;
-  for (std::uint64_t seed = 0; seed < 500; ++seed) {
-    const auto p = this->problem(seed);
-    Matrix<S> causal = unwritten<S>(p.q.rows(), p.v.cols());
-    F::Whole::run(p.inputs(), Arguments<S>(p), MatrixView<S>(causal), {});
-    const Index w = largest_block(p.key_blocks), single = w * (seed % 3);
-    Random rng(seed);
-    const Matrix<S> out = feed<F>(
-        p, [&, fed = Index{0}]() mutable { return ++fed <= single ? 1 : w * rng.integer(1, 3); });
-    const Index rest = std::max<Index>(0, p.q.rows() - single);
-    EXPECT_TRUE(same_bits<S>(causal.bottomRows(rest), out.bottomRows(rest))) << p.text();
+  void WholeBlocksAreBitwiseTheCausalFormEvenAfterSingleTokens() const {
+    for (std::uint64_t seed = 0; seed < 500; ++seed) {
+      const auto p = problem(seed);
+      Matrix<T> causal = unwritten<T>(p.q.rows(), p.v.cols());
+      run_whole(p.inputs(), Arguments<T>(p), causal, {});
+      const Index w = largest_block(p.key_blocks), single = w * (seed % 3);
+      Random rng(seed);
+      const Matrix<T> out = feed(
+          p, [&, fed = Index{0}]() mutable { return ++fed <= single ? 1 : w * rng.integer(1, 3); },
+          Between::kNothing);
+      const Index rest = std::max<Index>(0, p.q.rows() - single);
+      EXPECT_TRUE(same_bits<T>(causal.bottomRows(rest), out.bottomRows(rest))) << p.text();
+    }
   }
-}
+};
 
-REGISTER_TYPED_TEST_SUITE_P(Streams, EqualsNaiveAttentionHoweverItIsSplit,
-                            SavedRestoredAndCopiedStatesGoOnBitwiseFromEveryPosition,
-                            ANaNReachesLaterTokensAndNoneFromAMaskedKey,
-                            WholeBlocksAreBitwiseTheCausalFormEvenAfterSingleTokens);
-INSTANTIATE_TYPED_TEST_SUITE_P(Streaming, Streams, WideScalars<Streamed>, ScalarNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(DecayStreaming, Streams, WideScalars<StreamedDecay>, ScalarNames);
+template <class Form, class T>
+void add_streams(const std::string& suite) {
+  const Streams<T> laws{kFormOn<Form, T>, &Form::Whole::run, &feed<Form, T>};
+  MHLA_ADD_TEST(suite, laws, EqualsNaiveAttentionHoweverItIsSplit);
+  MHLA_ADD_TEST(suite, laws, SavedRestoredAndCopiedStatesGoOnBitwiseFromEveryPosition);
+  MHLA_ADD_TEST(suite, laws, ANaNReachesLaterTokensAndNoneFromAMaskedKey);
+  MHLA_ADD_TEST(suite, laws, WholeBlocksAreBitwiseTheCausalFormEvenAfterSingleTokens);
+}
+[[maybe_unused]] const bool kStreams = [] {
+  add_streams<Streamed, float>("Streaming/Streams/float");
+  add_streams<Streamed, double>("Streaming/Streams/double");
+  add_streams<StreamedDecay, float>("DecayStreaming/Streams/float");
+  add_streams<StreamedDecay, double>("DecayStreaming/Streams/double");
+  return true;
+}();
 
 /// R of blocks is mixed in groups whose size grows with the number of blocks.
 TEST(Streaming, FirstTokensOfManyBlocksHaveTheBitsOfTheCausalForm) {

@@ -1,396 +1,82 @@
 #pragma once
 
 /// \file
-/// Promises of every form, as tests that a form's test file instantiates:
+/// Promises of every form. A form's test file adds their tests:
 ///
-///     INSTANTIATE_TYPED_TEST_SUITE_P(Causal, Forward, WideScalars<forward::Causal>, ScalarNames);
+///     TEST_FORM(Causal, forward::Causal, float, double);
 ///
-/// CausalForward is for forms that read no later token, and KeptSummaries for forms that take a
-/// Call. The forms are in forward_forms.hpp.
+/// adds Causal/Forward/float.* and others. The tests are in forward.cpp. They call a form through
+/// AnyForm, so they are compiled once per type of numbers. Forms are in support/forward_forms.hpp.
 
 #include <gtest/gtest.h>
 
-#include <cfenv>
-#include <functional>
-#include <iostream>
-#include <limits>
-#include <string>
-
+#include "mhla/core/call.hpp"
 #include "support/crowd.hpp"
-#include "support/forward_batch.hpp"
-#include "support/forward_forms.hpp"
+#include "support/forward_arguments.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
-#include "support/page_matrix.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {
 
+// Compiled with forward.cpp.
+extern template Expected<float> expected(const Problem<float>&, Index);
+extern template Expected<double> expected(const Problem<double>&, Index);
+extern template Expected<Eigen::half> expected(const Problem<Eigen::half>&, Index);
+extern template Expected<Eigen::bfloat16> expected(const Problem<Eigen::bfloat16>&, Index);
+
+/// Calls of a form for one head or for a batch.
+template <class In>
+struct FormCalls {
+  using T = detail::scalar_of<In>;
+  using Arguments = forward::Arguments<T>;
+
+  std::size_t (*bytes)(const In&, const Arguments&, const ExecutorRef&);
+  void (*run)(const In&, const Arguments&, const detail::output_of<In>&, const Call&);
+  std::size_t (*kept_bytes)(const In&, const Arguments&) = nullptr;  // of forms that keep summaries
+};
+template <class F, class In>
+constexpr FormCalls<In> calls_of() {
+  FormCalls<In> calls{&F::bytes, &F::run};
+  if constexpr (F::kKeeps) calls.kept_bytes = &F::kept_bytes;
+  return calls;
+}
+
+/// A form in numbers of type T: the members of forward_forms.hpp.
+template <class T>
+struct AnyForm : FormCalls<Inputs<T>> {
+  FormCalls<BatchInputs<T>> batch;
+  const char* name;
+  bool causal, has_operator, mixes, streams;
+  void (*fit)(Problem<T>&);
+  Expected<T> (*expected)(const Problem<T>&);
+};
+template <class F>
+concept StreamForm = requires {
+  typename F::Whole;
+};
 template <class F, class T>
-struct FormOn {
-  using Form = F;
-  using Scalar = T;
-};
-template <class F>
-using WideScalars = testing::Types<FormOn<F, float>, FormOn<F, double>>;
-template <class F>
-using NarrowScalars = testing::Types<FormOn<F, Eigen::half>, FormOn<F, Eigen::bfloat16>>;
-/// Names of the suites: Causal/Forward/half.
-struct ScalarNames {
-  template <class Case>
-  static std::string GetName(int) {
-    using T = typename Case::Scalar;
-    return std::is_same_v<T, float>         ? "float"
-           : std::is_same_v<T, double>      ? "double"
-           : std::is_same_v<T, Eigen::half> ? "half"
-                                            : "bfloat16";
-  }
-};
+inline constexpr AnyForm<T> kFormOn{calls_of<F, Inputs<T>>(),
+                                    calls_of<F, BatchInputs<T>>(),
+                                    F::kName,
+                                    F::kCausal,
+                                    F::kOperator,
+                                    F::kMixes,
+                                    StreamForm<F>,
+                                    &F::fit,
+                                    &expected_of<F>};
 
-template <class Case>
-class Forward : public testing::Test {
- protected:
-  using F = typename Case::Form;
-  using S = typename Case::Scalar;
-
-  /// A random problem of this form, sometimes a large one.
-  static Problem<S> problem(std::uint64_t seed) {
-    auto p =
-        seed % 16 == 15 ? large_problem<S>(seed, F::kCausal) : random_problem<S>(seed, F::kCausal);
-    F::fit(p);
-    return p;
-  }
-
-  /// Returns the output, computed in a workspace of exactly the requested bytes.
-  static Matrix<S> run(const Inputs<S>& in, const forward::Arguments<S>& a, Call call = {}) {
-    Matrix<S> out = unwritten<S>(in.q.rows, in.v.cols);
-    GuardedWorkspace workspace(F::bytes(in, a, call.executor));
-    call.workspace = workspace.get();
-    F::run(in, a, out, call);
-    EXPECT_TRUE(workspace.intact());
-    return out;
-  }
-  static Matrix<S> run(const Problem<S>& p, const Call& call = {}) {
-    return run(p.inputs(), forward::Arguments<S>(p), call);
-  }
-
-  /// Fills a row of keys and values, or of queries.
-  static void poison_key(Problem<S>& p, Index t, float value) {
-    p.k.row(t).setConstant(S(value));
-    p.v.row(t).setConstant(S(value));
-    if (p.has_separate_normalizer()) p.normalizer_k.row(t).setConstant(S(value));
-  }
-  static void poison_query(Problem<S>& p, Index t, float value) {
-    p.q.row(t).setConstant(S(value));
-    if (p.has_separate_normalizer()) p.normalizer_q.row(t).setConstant(S(value));
-  }
-};
-TYPED_TEST_SUITE_P(Forward);
-
-TYPED_TEST_P(Forward, EqualsNaiveAttentionWithinTheDerivedBound) {
-  Tally tally;
-  for (std::uint64_t seed = 0; seed < 1000 && !this->HasFatalFailure(); ++seed) {
-    const auto p = this->problem(1'000'000 + seed);
-    compare(p, expected_of<typename TypeParam::Form>(p), this->run(p), TypeParam::Form::kName,
-            tally);
-  }
-  std::cout << TypeParam::Form::kName << ": worst error " << tally.worst << " of the bound in "
-            << tally.outputs << " outputs, " << tally.ill << " more without a bound\n";
-  EXPECT_LT(tally.ill, tally.outputs / 20);  // otherwise the test could check nothing
+/// Adds tests whose names begin with `prefix`.
+template <class T>
+void add_form_tests(const std::string& prefix, const AnyForm<T>& form);
+template <class F, class... T>
+bool test_form(const std::string& prefix) {
+  (add_form_tests<T>(prefix, kFormOn<F, T>), ...);
+  return true;
 }
 
-TYPED_TEST_P(Forward, OfOrdinaryNumbersRaisesNoFlag) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    const auto p = this->problem(seed);
-    std::feclearexcept(FE_ALL_EXCEPT);
-    const auto out = this->run(p);
-    const int flags = std::fetestexcept(FE_DIVBYZERO | FE_INVALID);
-    EXPECT_TRUE(flags == 0 || !out.template cast<double>().allFinite()) << p.text();
-  }
-}
-
-/// Keys alternate between 1 and -1, so an even number of keys has denominators of 0. Numerators are
-/// 0 in even columns and negative in odd columns.
-TYPED_TEST_P(Forward, OutputsOverZeroAreZeroOrInfinite) {
-  using Form = typename TypeParam::Form;
-  using T = typename TypeParam::Scalar;
-  if (!Form::kOperator) return;
-  Problem<T> p;
-  constexpr Index kTokens = 260, kWidth = 3;
-  p.q = Matrix<T>::Ones(kTokens, kWidth);
-  p.k = p.q;
-  p.v = Matrix<T>::Ones(kTokens, 5);
-  for (Index t = 1; t < kTokens; t += 2) {
-    p.k.row(t).setConstant(T(-1));
-    for (Index e = 1; e < 5; e += 2) p.v(t, e) = T(2);
-  }
-  p.query_blocks = p.key_blocks = AnyPartition::of(Contiguous(kTokens, 130));
-  p.coefficients = Matrix<accumulator_t<T>>::Ones(2, 2);
-  p.lower = p.upper = 2;
-  p.causal = Form::kCausal;
-  Form::fit(p);
-  const Matrix<T> out = this->run(p);
-  for (Index t = Form::kCausal ? 1 : 0; t < kTokens; t += Form::kCausal ? 2 : 1) {
-    for (Index e = 0; e < 5; ++e) {
-      ASSERT_EQ(static_cast<double>(out(t, e)), e % 2 == 0 ? 0 : -INFINITY) << t << " " << e;
-    }
-  }
-}
-
-TYPED_TEST_P(Forward, MaskedTokensReachNoOutput) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    auto p = this->problem(seed);
-    const auto clean = this->run(p);
-    const float values[] = {NAN, INFINITY};
-    for (Index t = 0; t < p.key_mask.cols(); ++t) {
-      if (!p.key_mask(0, t)) this->poison_key(p, t, values[t % 2]);
-    }
-    for (Index t = 0; t < p.query_mask.cols(); ++t) {
-      if (!p.query_mask(0, t)) this->poison_query(p, t, values[t % 2]);
-    }
-    EXPECT_TRUE(same_bits(clean, this->run(p))) << p.text();
-  }
-}
-
-TYPED_TEST_P(Forward, NothingBesideTheInputsAndTheOutputIsTouched) {
-  using T = typename TypeParam::Scalar;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const auto p = this->problem(seed);
-    const auto expected = this->run(p);
-    for (const PageSide side : {PageSide::kBegin, PageSide::kEnd}) {
-      Inputs<T> in = p.inputs();
-      const PageMatrix<T> q(in.q, side), k(in.k, side), v(in.v, side),
-          denominator_q(in.normalizer_q, side), denominator_k(in.normalizer_k, side),
-          out(expected, side);
-      in.q = q.view(), in.k = k.view(), in.v = v.view();
-      if (!in.normalizer_q.absent())
-        in.normalizer_q = denominator_q.view(), in.normalizer_k = denominator_k.view();
-      const PageMatrix<bool> queries(p.query_mask, side), keys(p.key_mask, side);
-      if (!in.query_mask.all()) in.query_mask = {queries.data(), p.query_mask.cols()};
-      if (!in.key_mask.all()) in.key_mask = {keys.data(), p.key_mask.cols()};
-      TypeParam::Form::run(in, forward::Arguments<T>(p), out.view(), {});
-      EXPECT_TRUE(same_bits(expected, dense(out.view()))) << p.text();
-    }
-  }
-}
-
-TYPED_TEST_P(Forward, BitsDoNotDependOnTheNumberOfThreads) {
-  ThreadPool two(2), five(5);
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const auto p = this->problem(seed);
-    std::fesetround(seed % 4 == 3 ? FE_UPWARD : FE_TONEAREST);  // also the mode of workers
-    const auto alone = this->run(p);
-    for (ThreadPool* pool : {&two, &five, &five}) {
-      EXPECT_TRUE(same_bits(alone, this->run(p, {.executor = *pool})))
-          << pool->workers() << " " << p.text();
-    }
-    std::fesetround(FE_TONEAREST);
-  }
-}
-
-TYPED_TEST_P(Forward, EveryHeadOfABatchHasTheBitsItHasAloneInDenseMemory) {
-  using Form = typename TypeParam::Form;
-  using T = typename TypeParam::Scalar;
-  Sequential one;
-  ThreadPool two(2), seven(7);
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const forward::Batch<T> batch(seed);
-    const auto arguments = batch.arguments();
-    for (const ExecutorRef& executor : {ExecutorRef(one), ExecutorRef(two), ExecutorRef(seven)}) {
-      batch.out.for_each([nan = unwritten<T>(1, 1)(0, 0)](T& x) { x = nan; });
-      GuardedWorkspace workspace(Form::bytes(batch.inputs(), arguments, executor));
-      Form::run(batch.inputs(), arguments, batch.out.view(),
-                Call{.workspace = workspace.get(), .executor = executor});
-      EXPECT_TRUE(workspace.intact() && batch.out.nothing_beside()) << seed;
-      batch.for_each_head([&](const Inputs<T>& in, const Matrix<T>& out) {
-        EXPECT_TRUE(same_bits(this->run(in, arguments), out))
-            << seed << ", workers " << executor.workers();
-      });
-    }
-  }
-}
-
-TYPED_TEST_P(Forward, ScalingValuesByAPowerOfTwoScalesOutputs) {
-  using T = typename TypeParam::Scalar;
-  Index compared = 0;
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    auto p = this->problem(seed);
-    const auto before = this->run(p);
-    p.v *= T(8);
-    const auto after = this->run(p);
-    for (Index i = 0; i < before.size(); ++i) {
-      const double x = static_cast<double>(before.data()[i]);
-      const double y = static_cast<double>(after.data()[i]);
-      // Storage rounds smaller and larger numbers differently.
-      if (!(std::abs(x) >= static_cast<double>(std::numeric_limits<T>::min()))) continue;
-      if (!std::isfinite(y)) continue;
-      ++compared;
-      ASSERT_EQ(8 * x, y) << p.text();
-    }
-  }
-  EXPECT_GT(compared, 5000);
-}
-
-TYPED_TEST_P(Forward, WhatDoesNotFitIsNamedBeforeAnythingIsWritten) {
-  using Form = typename TypeParam::Form;
-  using T = typename TypeParam::Scalar;
-  using Small = forward::SmallProblem<T>;
-  static const bool keep[5] = {};
-  const auto text = [](const Small& p, std::size_t missing = 0) {
-    Matrix<T> out = unwritten<T>(p.rows, 3);
-    const forward::Arguments<T> a(p);
-    const std::string message = message_of<error>([&] {
-      GuardedWorkspace memory(missing == 0 ? 0 : Form::bytes(p.in, a, {}) - missing);
-      Form::run(p.in, a, out, Call{.workspace = memory.get()});
-    });
-    EXPECT_EQ(same_bits(out, unwritten<T>(p.rows, 3)), message != "no exception");
-    return message;
-  };
-  const std::string name = std::string("mhla::") + Form::kName + ": ";
-  const auto expect = [&](const std::string& message, const std::function<void(Small&)>& change) {
-    Small p;
-    change(p);
-    EXPECT_EQ(text(p), name + message);
-  };
-  EXPECT_EQ(text(Small()), "no exception");
-  const std::size_t bytes = Form::bytes(Small().in, forward::Arguments<T>(Small()), {});
-  EXPECT_EQ(text(Small(), 1), name + "workspace has " + std::to_string(bytes - 1) +
-                                  " bytes, expected at least " + std::to_string(bytes) +
-                                  " (see workspace_bytes)");
-  expect("v has shape [7, 3], expected [8, any] (a row for each of k)",
-         [](Small& p) { p.in.v.rows = 7; });
-  expect("out has shape [7, 3], expected [8, 3]", [](Small& p) { p.rows = 7; });
-  expect("q is null with shape [8, 4], expected a pointer to data",
-         [](Small& p) { p.in.q.data = nullptr; });
-  expect("query_mask has 5 entries, expected 8 (one for each token)", [](Small& p) {
-    p.in.query_mask = {keep, 5};
-  });
-  expect("key_mask has 5 entries, expected 8 (one for each token)", [](Small& p) {
-    p.in.key_mask = {keep, 5};
-  });
-  if (Form::kCausal) {
-    Small p;
-    p.in.k.rows = p.in.v.rows = 9;
-    EXPECT_EQ(text(p).find(name + "k has shape [9, 4], expected [8, "), 0u) << text(p);
-  }
-  if (Form::kOperator) {
-    expect("k has width 5, 5 after the feature map, expected 4 features (those of q [8, 4])",
-           [](Small& p) { p.in.k.cols = 5; });
-    expect("normalizer_k is absent, expected both normalizer_q and normalizer_k, or none",
-           [](Small& p) { p.in.normalizer_q = p.in.q; });
-    expect("normalizer_k has shape [9, 4], expected [8, any]", [](Small& p) {
-      p.in.normalizer_q = p.in.normalizer_k = p.in.q;
-      p.in.normalizer_k.rows = 9;
-    });
-    expect(
-        "normalizer_q has shape [8, 0], expected at least 1 feature, or none of normalizer_q and "
-        "normalizer_k",
-        [](Small& p) {
-          p.in.normalizer_q = p.in.normalizer_k = p.in.q;
-          p.in.normalizer_q.cols = p.in.normalizer_k.cols = 0;
-        });
-  }
-  if (Form::kMixes) {
-    expect("mixing has shape [1, 1], expected at least [2, 2] for the blocks of the sequence",
-           [](Small& p) { p.coefficients.resize(1, 1); });
-    const std::string blocks = Form::kCausal ? "blocks" : "query_blocks";
-    expect(blocks +
-               " covers 4 tokens, expected 8 tokens: one per row, or along axis 1 of [B, N, H, D]",
-           [](Small& p) { p.query_blocks = AnyPartition::of(Contiguous(4, 4)); });
-  }
-}
-
-TYPED_TEST_P(Forward, MoreBytesThanFitIndexAreRefused) {
-  using Form = typename TypeParam::Form;
-  using T = typename TypeParam::Scalar;
-  forward::Arguments<T> arguments{forward::SmallProblem<T>()};
-  arguments.blocks.queries.length = arguments.blocks.keys.length = 4;
-  constexpr Index kMany = Index{1} << 44, kWide = Index{1} << 20;
-  const auto batch_of = [](Index sequences, Index heads, Index width) {
-    const TensorView<const T> x(nullptr, {sequences, 8, heads, width}, {0, 0, 0, 1});
-    return BatchInputs<T>{.q = x, .k = x, .v = x};
-  };
-  const auto bytes_of = [&](const BatchInputs<T>& in, Index workers) {
-    return Form::bytes(in, arguments, Crowd{workers});
-  };
-  EXPECT_GT(bytes_of(batch_of(1, kMany, 4), 1), 0u);
-  EXPECT_THROW(bytes_of(batch_of(1, kMany, kWide), kMany), shape_error);
-  if constexpr (!requires { typename Form::Whole; }) {  // streams have no bytes per sequence here
-    EXPECT_THROW(bytes_of(batch_of(kMany, kMany, 4), 1), shape_error);
-  }
-  if constexpr (Form::kKeeps) {
-    EXPECT_THROW(Form::kept_bytes(batch_of(1, kMany, kWide), arguments), shape_error);
-    EXPECT_THROW(Form::kept_bytes(batch_of(kMany, kMany, 4), arguments), shape_error);
-  }
-}
-
-REGISTER_TYPED_TEST_SUITE_P(Forward, EqualsNaiveAttentionWithinTheDerivedBound,
-                            OfOrdinaryNumbersRaisesNoFlag, OutputsOverZeroAreZeroOrInfinite,
-                            MaskedTokensReachNoOutput, NothingBesideTheInputsAndTheOutputIsTouched,
-                            BitsDoNotDependOnTheNumberOfThreads,
-                            EveryHeadOfABatchHasTheBitsItHasAloneInDenseMemory,
-                            ScalingValuesByAPowerOfTwoScalesOutputs,
-                            WhatDoesNotFitIsNamedBeforeAnythingIsWritten,
-                            MoreBytesThanFitIndexAreRefused);
-
-template <class Case>
-class KeptSummaries : public Forward<Case> {};
-TYPED_TEST_SUITE_P(KeptSummaries);
-
-TYPED_TEST_P(KeptSummaries, LieInTheBytesAskedForAndChangeNoBitOrAreRefused) {
-  using Form = typename TypeParam::Form;
-  using T = typename TypeParam::Scalar;
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const auto p = this->problem(seed);
-    const auto text = [&](Workspace kept) {
-      return message_of<option_error>([&] { this->run(p, {.kept = kept}); });
-    };
-    std::string name = "mhla::";
-    name.append(Form::kName).append(": kept ");
-    if constexpr (Form::kKeeps) {
-      const std::size_t bytes = Form::kept_bytes(p.inputs(), forward::Arguments<T>(p));
-      GuardedWorkspace kept(bytes);
-      EXPECT_TRUE(same_bits(this->run(p), this->run(p, {.kept = kept.get()}))) << p.text();
-      EXPECT_TRUE(kept.intact());
-      if (bytes < 2) continue;
-      EXPECT_EQ(text(kept.get().first(bytes - 1)), name + "has " + std::to_string(bytes - 1) +
-                                                       " bytes, expected none or at least " +
-                                                       std::to_string(bytes) + " (see kept_bytes)");
-    } else {
-      std::byte memory[1];
-      EXPECT_EQ(text(memory), name + "is set, expected none: this form keeps nothing");
-    }
-  }
-}
-
-REGISTER_TYPED_TEST_SUITE_P(KeptSummaries, LieInTheBytesAskedForAndChangeNoBitOrAreRefused);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(KeptSummaries);
-
-template <class Case>
-class CausalForward : public Forward<Case> {};
-TYPED_TEST_SUITE_P(CausalForward);
-
-TYPED_TEST_P(CausalForward, LaterTokensReachNoOutput) {
-  using T = typename TypeParam::Scalar;
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const auto p = this->problem(seed);
-    const Index n = p.q.rows();
-    if (n < 2) continue;
-    const Matrix<T> before = this->run(p);
-    const Index first = Random(seed).integer(1, n - 1);
-    for (const float poison : {NAN, INFINITY, 1e30f}) {
-      auto late = p;
-      for (Index t = first; t < n; ++t) {
-        this->poison_key(late, t, poison);
-        this->poison_query(late, t, poison);
-      }
-      EXPECT_TRUE(same_bits<T>(before.topRows(first), this->run(late).topRows(first)))
-          << first << " " << p.text();
-    }
-  }
-}
-
-REGISTER_TYPED_TEST_SUITE_P(CausalForward, LaterTokensReachNoOutput);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CausalForward);
+/// Adds the tests of a form in some types of numbers.
+#define TEST_FORM(prefix, ...) \
+  [[maybe_unused]] const bool kTested##prefix = test_form<__VA_ARGS__>(#prefix)
 
 }  // namespace mhla::test

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/forward_forms.hpp"
+#include "support/forward_arguments.hpp"
 #include "support/strided_tensor.hpp"
 
 namespace mhla::test::forward {
