@@ -28,19 +28,23 @@ TYPED_TEST_SUITE_P(RanksContract);
 
 TYPED_TEST_P(RanksContract, BidirectionalHasTheBitsOfOneMachine) {
   TypeParam::run([](auto& comm) {
-    for_problems<BidirectionalForm, float>(
-        120, [&](const auto& p) { expect_bits_of_one_machine<BidirectionalOverRanks>(comm, p); });
-    for_problems<BidirectionalForm, Eigen::bfloat16>(
-        20, [&](const auto& p) { expect_bits_of_one_machine<BidirectionalOverRanks>(comm, p); });
+    for_problems<float>(BidirectionalForm(), 120, [&](const auto& p) {
+      expect_bits_of_one_machine<BidirectionalOverRanks>(comm, p);
+    });
+    for_problems<Eigen::bfloat16>(BidirectionalForm(), 20, [&](const auto& p) {
+      expect_bits_of_one_machine<BidirectionalOverRanks>(comm, p);
+    });
   });
 }
 
 TYPED_TEST_P(RanksContract, CausalHasTheBitsOfOneMachine) {
   TypeParam::run([](auto& comm) {
-    for_problems<CausalForm, float>(
-        120, [&](const auto& p) { expect_bits_of_one_machine<CausalOverRanks>(comm, p); });
-    for_problems<CausalForm, double>(
-        20, [&](const auto& p) { expect_bits_of_one_machine<CausalOverRanks>(comm, p); });
+    for_problems<float>(CausalForm(), 120, [&](const auto& p) {
+      expect_bits_of_one_machine<CausalOverRanks>(comm, p);
+    });
+    for_problems<double>(CausalForm(), 20, [&](const auto& p) {
+      expect_bits_of_one_machine<CausalOverRanks>(comm, p);
+    });
   });
 }
 
@@ -100,7 +104,7 @@ TYPED_TEST_P(RanksContract, GridsAreSplitAlongTheirFirstAxis) {
 TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
   TypeParam::run([](auto& comm) {
     constexpr Index kLength = 4, kHeads = 2, kWidth = 3;
-    auto p = complete_problem<CausalForm, float>();
+    auto p = complete_problem<float>(CausalForm());
     Random rng(5);
     p.set_mixing(Pattern(6, 6), rng, 0.1);
     const std::vector<Index> offsets{0, 24, 24, 37, 42};
@@ -110,8 +114,8 @@ TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
     BatchInputs<float> in = inputs(x, x, x);
     in.query_offsets = in.key_offsets = offsets;
     const Tensor<float> o = CausalOverRanks::run_alone(in, p, blocks);
-    add_gradients<CausalForm>(GradientArguments<BatchInputs<float>>{in, x, {.q = dx}, {}}, p,
-                              blocks);
+    add_gradients(CausalForm(), GradientArguments<BatchInputs<float>>{in, x, {.q = dx}, {}}, p,
+                  blocks);
 
     std::vector<Index> local_offsets{0}, tokens;
     for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
@@ -166,7 +170,7 @@ TYPED_TEST_P(RanksContract, PackedSequencesHaveTheBitsOfOneMachine) {
 template <class C, class Change>
 std::string message_of_wrong_call(C& comm, Change&& change) {
   using Wrong = GradientProblem<float>;
-  Wrong p = complete_problem<BidirectionalForm, float>();
+  Wrong p = complete_problem<float>(BidirectionalForm());
   Random rng(1);
   p.set_mixing(
       Pattern(p.blocks.queries.blocks() * comm.size(), p.blocks.keys.blocks() * comm.size()), rng,
@@ -227,7 +231,7 @@ TYPED_TEST_P(RanksContract, WhatOneRankHasWrongIsAnErrorOnAll) {
 TYPED_TEST_P(RanksContract, RanksThatCallDifferentFormsAreToldSo) {
   TypeParam::run([](auto& comm) {
     if (comm.size() == 1) return;
-    const auto p = complete_problem<CausalForm, float>();
+    const auto p = complete_problem<float>(CausalForm());
     Matrix<float> out(p.queries(), p.tensors[kV].cols());
     const std::string message = message_of<option_error>([&] {
       if (comm.rank() == 1) {

@@ -29,7 +29,7 @@ class OtherVersion : public distributed::ThreadRank {
 };
 
 TEST(ThreadRanks, AnotherVersionIsAnErrorOnAll) {
-  const auto p = complete_problem<BidirectionalForm, float>();
+  const auto p = complete_problem<float>(BidirectionalForm());
   distributed::run_ranks(3, [&](distributed::ThreadRank& rank) {
     Matrix<float> out(p.queries(), p.tensors[kV].cols());
     const std::string message = message_of<option_error>([&] {

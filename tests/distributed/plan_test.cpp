@@ -27,7 +27,7 @@ static_assert(distributed::Communicator<CountedRank<ThreadRank>>);
 template <bool causal>
 void expect_planned_bytes() {
   using Form = std::conditional_t<causal, CausalForm, BidirectionalForm>;
-  for_problems<Form, float>(60, [&](const GradientProblem<float>& p) {
+  for_problems<float>(Form(), 60, [&](const GradientProblem<float>& p) {
     for (const Index ranks : {1, 2, 5}) {
       const auto [queries, keys] = RankProblem<float>::splits(p, ranks);
       distributed::run_ranks(ranks, [&](ThreadRank& thread) {

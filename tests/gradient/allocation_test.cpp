@@ -22,7 +22,9 @@ TEST(GradientAllocation, TheCounterCounts) {
 
 template <class Form>
 class GradientAllocation : public testing::Test {};
-TYPED_TEST_SUITE(GradientAllocation, BackwardForms);
+using AllForms =
+    testing::Types<BidirectionalForm, CausalForm, Linear, LinearCausal, Softmax, SoftmaxCausal>;
+TYPED_TEST_SUITE(GradientAllocation, AllForms);
 
 /// A batch of 2 sequences of 60 tokens with 3 heads of width 8, and its first head.
 template <class Form>
@@ -42,7 +44,7 @@ struct Example {
     for (float& a : x.data()) a = static_cast<float>(rng.uniform(-1, 1));
     p.op.query_map = p.op.key_map = random_map<float>(rng, map, kShape[3]);
     p.op.normalizer = {KeySum{0.125}};
-    p.mixes = Form::kMixes;
+    p.mixes = Form().mixes;
     p.set_mixing(Pattern(4, 4), rng, 0.1);
   }
   BatchInputs<float> test_inputs() const { return {.q = x, .k = x, .v = x}; }
@@ -52,7 +54,7 @@ struct Example {
   long count(const GradientArguments<In>& a, const Blocks& blocks, const ExecutorRef& executor) {
     const Call plain{.workspace = memory, .executor = executor};
     long calls = allocations([&] { Form::add(a, p, blocks, plain); });
-    if constexpr (Form::kMixes) {
+    if constexpr (Form().mixes) {
       Call keeping = plain;
       keeping.kept = kept;
       Form::forward(a.in, p, blocks, keeping);

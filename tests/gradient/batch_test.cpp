@@ -2,6 +2,7 @@
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/policy/learned_feature_map.hpp"
 #include "mhla/policy/locality.hpp"
+#include "support/gradient_forms.hpp"
 
 namespace mhla::test {
 namespace {
@@ -33,7 +34,15 @@ TEST(GradientOfABatch, OfParametersIsSummedFromZeroAndThenAdded) {
   EXPECT_EQ(more_dmap, expected_dmap);
 }
 
-INSTANTIATE_TYPED_TEST_SUITE_P(AllForms, BatchGradient, BackwardForms);
+[[maybe_unused]] const bool kBatchGradients = [] {
+  add_batch_gradient_tests<BidirectionalForm>("Bidirectional");
+  add_batch_gradient_tests<CausalForm>("Causal");
+  add_batch_gradient_tests<Linear>("Linear");
+  add_batch_gradient_tests<LinearCausal>("LinearCausal");
+  add_batch_gradient_tests<Softmax>("Softmax");
+  add_batch_gradient_tests<SoftmaxCausal>("SoftmaxCausal");
+  return true;
+}();
 
 }  // namespace
 }  // namespace mhla::test

@@ -1,20 +1,11 @@
 #include "mhla/gradient/causal_decay.hpp"
 
 #include "contract/gradient.hpp"
+#include "support/gradient_forms.hpp"
 
 namespace mhla::test {
 
-using DecayInFloat = InFloat<CausalDecayForm>;
-using DecayInDouble = testing::Types<Case<CausalDecayForm, double>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecayFloat, Gradient, DecayInFloat);
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecayFloat, FullGradient, DecayInFloat);
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecayFloat, CausalGradient, DecayInFloat);
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecayDouble, Gradient, DecayInDouble);
-INSTANTIATE_TYPED_TEST_SUITE_P(CausalDecayDouble, DoubleGradient, DecayInDouble);
-
-TEST(CausalDecayGradient, KeptSummariesGiveTheSameBits) {
-  GradientLaws<CausalDecayForm, float>::kept_summaries_give_the_same_bits();
-}
+TEST_GRADIENT(CausalDecay, CausalDecayForm, float, double);
 
 /// Two workers that are asked for no negative number of pieces.
 struct Counting {

@@ -5,13 +5,15 @@
 #include "mhla/gradient/causal.hpp"
 #include "mhla/gradient/linear.hpp"
 #include "mhla/gradient/softmax.hpp"
+#include "support/gradient_forms.hpp"
 
 namespace mhla::test {
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Double, Gradient, AllForms<double>, FormNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Double, FullGradient, AllForms<double>, FormNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Double, DoubleGradient, AllForms<double>, FormNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Double, CausalGradient, CausalForms<double>, FormNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(Double, MixingGradient, MixingForms<double>, FormNames);
+TEST_GRADIENT(Bidirectional, BidirectionalForm, double);
+TEST_GRADIENT(Causal, CausalForm, double);
+TEST_GRADIENT(Linear, Linear, double);
+TEST_GRADIENT(LinearCausal, LinearCausal, double);
+TEST_GRADIENT(Softmax, Softmax, double);
+TEST_GRADIENT(SoftmaxCausal, SoftmaxCausal, double);
 
 }  // namespace mhla::test

@@ -5,10 +5,15 @@
 #include "mhla/gradient/causal.hpp"
 #include "mhla/gradient/linear.hpp"
 #include "mhla/gradient/softmax.hpp"
+#include "support/gradient_forms.hpp"
 
 namespace mhla::test {
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Half, Gradient, AllForms<Eigen::half>, FormNames);
-INSTANTIATE_TYPED_TEST_SUITE_P(BFloat16, Gradient, AllForms<Eigen::bfloat16>, FormNames);
+TEST_GRADIENT(Bidirectional, BidirectionalForm, Eigen::half, Eigen::bfloat16);
+TEST_GRADIENT(Causal, CausalForm, Eigen::half, Eigen::bfloat16);
+TEST_GRADIENT(Linear, Linear, Eigen::half, Eigen::bfloat16);
+TEST_GRADIENT(LinearCausal, LinearCausal, Eigen::half, Eigen::bfloat16);
+TEST_GRADIENT(Softmax, Softmax, Eigen::half, Eigen::bfloat16);
+TEST_GRADIENT(SoftmaxCausal, SoftmaxCausal, Eigen::half, Eigen::bfloat16);
 
 }  // namespace mhla::test

@@ -3,15 +3,13 @@
 #include <array>
 
 #include "contract/gradient.hpp"
+#include "support/gradient_forms.hpp"
 #include "support/random.hpp"
 
 namespace mhla::test {
 
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearFloat, Gradient, InFloat<Linear>);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearFloat, FullGradient, InFloat<Linear>);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausalFloat, Gradient, InFloat<LinearCausal>);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausalFloat, FullGradient, InFloat<LinearCausal>);
-INSTANTIATE_TYPED_TEST_SUITE_P(LinearCausalFloat, CausalGradient, InFloat<LinearCausal>);
+TEST_GRADIENT(Linear, Linear, float);
+TEST_GRADIENT(LinearCausal, LinearCausal, float);
 
 TEST(LinearBidirectional, CrossQueryIsKeySumForwardsAndBackwardsAlsoWithoutKeysOrQueries) {
   constexpr Index kWidth = 5;

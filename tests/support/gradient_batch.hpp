@@ -7,39 +7,54 @@
 #include <array>
 #include <vector>
 
-#include "support/gradient_forms.hpp"
+#include "support/any_gradient.hpp"
 #include "support/gradient_random.hpp"
 #include "support/strided_tensor.hpp"
 
 namespace mhla::test {
 
+using BatchBlocks = CrossBlocks<ContiguousBlocks, ContiguousBlocks>;
+
+/// A form for batches in double.
+struct AnyBatchGradient : GradientCalls<BatchInputs<double>, BatchBlocks> {
+  GradientCalls<Inputs<double>, BatchBlocks> head;  // of one head in the same blocks
+  const char* name;
+  bool causal;
+  void (*fit)(GradientProblem<double>& p);
+};
+template <class Form>
+inline constexpr AnyBatchGradient kBatchGradientOn{
+    gradient_calls_of<Form, BatchInputs<double>, BatchBlocks>(),
+    gradient_calls_of<Form, Inputs<double>, BatchBlocks>(), Form().name, Form().causal, &Form::fit};
+
 /// A random batch: B sequences of one length, or sequences of any length packed in one item, with
 /// random numbers in every layout.
-template <class Form, class T>
 class RandomBatch {
  public:
+  using T = double;
   using Buffers = GradientBuffers<T>;
 
-  explicit RandomBatch(std::uint64_t seed) : rng_(seed), packed_(rng_.chance(0.5)) {
+  RandomBatch(const AnyBatchGradient& form, std::uint64_t seed)
+      : form_(form), rng_(seed), packed_(rng_.chance(0.5)) {
     const bool many = seed % 8 == 5;  // more pairs than are summed one by one
     sequences_ = many ? 9 : rng_.integer(1, 4);
     heads_ = many ? 8 : rng_.integer(1, 3);
-    shared_ = random_gradient<Form, T>(seed, many ? Size::kSmall : Size::kAny);
+    shared_ = random_gradient<T>(form, seed, many ? Size::kSmall : Size::kAny);
     const bool equal = shared_.op.normalizer.sums() == WeightSums::kCrossQuery;
     if (equal) packed_ = false;
     draw_lengths(equal);
     blocks_ = {{rng_.integer(3, 8)}, {rng_.integer(3, 8)}};
     if (equal) blocks_ = {{lengths_[kQ][0] / 2}, {lengths_[kK][0] / 2}};
-    if (Form::kCausal) blocks_.keys = blocks_.queries;
-    shared_.set_mixing(Form::kMixes ? Pattern(12, 12, 12, rng_.integer(0, 12)) : Pattern(1, 1),
-                       rng_, 0.1);
+    if (form.causal) blocks_.keys = blocks_.queries;
+    shared_.set_mixing(form.mixes ? Pattern(12, 12, 12, rng_.integer(0, 12)) : Pattern(1, 1), rng_,
+                       0.1);
     draw_tensors();
   }
 
   Index sequences() const { return sequences_; }
   Index heads() const { return heads_; }
   const GradientProblem<T>& shared() const { return shared_; }
-  const CrossBlocks<ContiguousBlocks, ContiguousBlocks>& blocks() const { return blocks_; }
+  const BatchBlocks& blocks() const { return blocks_; }
   const BatchInputs<T>& inputs() const { return in_; }
   TensorView<const T> dout() const { return values_.back().view(); }
 
@@ -63,9 +78,10 @@ class RandomBatch {
       result.tensors.emplace_back(rng, values_[part].view().shape);
       result.tensors.back().for_each([](T& x) { x = T(0); });
     }
-    add_gradients<Form>(GradientArguments<BatchInputs<T>>{in_, dout(), result.views(),
-                                                          result.parameters.parameter_views()},
-                        shared_, blocks_, executor, keep);
+    add_gradients(form_,
+                  GradientArguments<BatchInputs<T>>{in_, dout(), result.views(),
+                                                    result.parameters.parameter_views()},
+                  shared_, blocks_, executor, keep);
     return result;
   }
   /// Gradients of one head alone, in separate tensors.
@@ -76,9 +92,9 @@ class RandomBatch {
     for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
       p.tensors[part] = get(part, s, h, values_);
     Buffers g(p);
-    add_gradients<Form>(
-        GradientArguments<Inputs<T>>{head, dout_head, g.views(), g.parameter_views()}, shared_,
-        blocks_);
+    add_gradients(form_.head,
+                  GradientArguments<Inputs<T>>{head, dout_head, g.views(), g.parameter_views()},
+                  shared_, blocks_);
     return g;
   }
   /// Returns a part of one head.
@@ -92,7 +108,7 @@ class RandomBatch {
  private:
   void draw_lengths(bool equal) {
     constexpr Index kLengths[] = {0, 1, 3, 4, 5, 7, 8, 9, 30};
-    const bool cross = !Form::kCausal && rng_.chance(0.5);
+    const bool cross = !form_.causal && rng_.chance(0.5);
     for (Index s = 0; s < (packed_ ? sequences_ : 1); ++s) {
       const Index n = equal ? 2 * rng_.integer(1, 6) : kLengths[rng_.integer(0, 8)];
       const Index other = equal ? 2 * rng_.integer(1, 6) : kLengths[rng_.integer(0, 8)];
@@ -129,11 +145,12 @@ class RandomBatch {
     if (packed_) in_.query_offsets = offsets_[kQ], in_.key_offsets = offsets_[kK];
   }
 
+  const AnyBatchGradient& form_;
   Random rng_;
   bool packed_;
   Index sequences_ = 0, heads_ = 0;
   GradientProblem<T> shared_;  // operator and mixing matrix
-  CrossBlocks<ContiguousBlocks, ContiguousBlocks> blocks_{};
+  BatchBlocks blocks_{};
   std::array<std::vector<Index>, 2> lengths_, offsets_;  // of queries and keys
   std::vector<StridedTensor<T>> values_;  // q, k, v, normalizer_q, normalizer_k, dout
   Matrix<bool> query_mask_, key_mask_;

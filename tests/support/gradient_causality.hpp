@@ -6,13 +6,15 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "support/gradient_forms.hpp"
+#include "support/any_gradient.hpp"
 #include "support/gradient_random.hpp"
 
 namespace mhla::test {
 
-template <class Form, class T>
+template <class T>
 struct GradientCausality {
+  const AnyGradient<T>& form;
+
   using A = accumulator_t<T>;
   using Problem = GradientProblem<T>;
   using Buffers = GradientBuffers<T>;
@@ -30,16 +32,16 @@ struct GradientCausality {
   }
   /// Calls f(problem, its gradients, a token that is not the first).
   template <class F>
-  static void for_cut_problems(F&& f) {
-    for_problems<Form, T>(60, [&](const Problem& p) {
+  void for_cut_problems(F&& f) const {
+    for_problems<T>(form, 60, [&](const Problem& p) {
       if (p.queries() < 2) return;
-      f(p, gradients_of<Form>(p), Random(p.seed).integer(1, p.queries() - 1));
+      f(p, gradients_of(form, p), Random(p.seed).integer(1, p.queries() - 1));
     });
   }
 
   /// A query reads keys up to its position, so k, v and queries after it do not affect dq.
-  static void queries_do_not_depend_on_later_tokens() {
-    for_cut_problems([](const Problem& p, const Buffers& before, Index first) {
+  void OfQueriesDoesNotDependOnLaterTokens() const {
+    for_cut_problems([&](const Problem& p, const Buffers& before, Index first) {
       for (const float poison : {NAN, INFINITY}) {
         Problem changed = p;
         const auto spoil = [&](Matrix<T>& m) {
@@ -47,29 +49,29 @@ struct GradientCausality {
         };
         for (Matrix<T>& m : changed.tensors) spoil(m);
         spoil(changed.dout);
-        expect_same_rows(before, gradients_of<Form>(changed), {kQ, kNormalizerQ}, 0, first, p);
+        expect_same_rows(before, gradients_of(form, changed), {kQ, kNormalizerQ}, 0, first, p);
       }
     });
   }
 
   /// A key is read by queries from its position on, so earlier queries do not affect dk and dv.
-  static void keys_do_not_depend_on_earlier_queries() {
-    for_cut_problems([](const Problem& p, const Buffers& before, Index first) {
+  void OfKeysDoesNotDependOnEarlierQueries() const {
+    for_cut_problems([&](const Problem& p, const Buffers& before, Index first) {
       for (const float poison : {NAN, INFINITY}) {
         Problem changed = p;
         for (Matrix<T>* m : {&changed.tensors[kQ], &changed.tensors[kNormalizerQ], &changed.dout}) {
           if (m->rows() > 0) m->topRows(first).setConstant(static_cast<T>(poison));
         }
-        expect_same_rows(before, gradients_of<Form>(changed), {kK, kV, kNormalizerK}, first,
+        expect_same_rows(before, gradients_of(form, changed), {kK, kV, kNormalizerK}, first,
                          p.queries() - first, p);
       }
     });
   }
 
-  static void is_zero_behind_the_loss() {
-    for_cut_problems([](Problem p, const Buffers&, Index first) {
+  void IsZeroBehindTheLastOutputWithAGradient() const {
+    for_cut_problems([&](Problem p, const Buffers&, Index first) {
       p.dout.bottomRows(p.queries() - first).setZero();
-      const Buffers g = gradients_of<Form>(p);
+      const Buffers g = gradients_of(form, p);
       for (const Matrix<T>& m : g.tensors) {
         for (const T x : m.bottomRows(m.rows() > 0 ? m.rows() - first : 0).reshaped()) {
           EXPECT_EQ(static_cast<A>(x), 0) << first << " " << p.text();

@@ -8,14 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "support/gradient_forms.hpp"
+#include "support/any_gradient.hpp"
 #include "support/gradient_random.hpp"
 #include "support/message_of.hpp"
 
 namespace mhla::test {
 
-template <class Form, class T>
+template <class T>
 struct GradientErrors {
+  const AnyGradient<T>& form;
+
   using A = accumulator_t<T>;
   using Problem = GradientProblem<T>;
   using Buffers = GradientBuffers<T>;
@@ -29,23 +31,23 @@ struct GradientErrors {
 
   /// Expects `Error` with this message, and nothing written.
   template <class Error>
-  static void expect_rejected(const Problem& p, const std::vector<Wrong>& calls) {
+  void expect_rejected(const Problem& p, const std::vector<Wrong>& calls) const {
     Buffers g(p, [] { return 7; });
     const Buffers before = g;
     for (const Wrong& wrong : calls) {
       Arguments a{p.inputs(), p.dout, g.views(), g.parameter_views()};
       Call call;
       wrong.spoil(a, call);
-      const std::string message = message_of<Error>([&] { Form::add(a, p, p.blocks, call); });
-      const std::string start = std::string("mhla::") + Form::kName + ": " + wrong.message;
+      const std::string message = message_of<Error>([&] { form.add(a, p, p.blocks, call); });
+      const std::string start = std::string("mhla::") + form.name + ": " + wrong.message;
       EXPECT_TRUE(message.starts_with(start)) << start << "...: " << message;
       EXPECT_NE(message.find(", expected "), std::string::npos) << message;
       expect_same(before, g, p, wrong.message);
     }
   }
 
-  static void wrong_calls_are_rejected() {
-    const Problem p = complete_problem<Form, T>();
+  void ErrorsNameTheArgumentBeforeAnythingIsWritten() const {
+    const Problem p = complete_problem<T>(form);
     Matrix<T> rows(7, 3), cols(6, 4), wide(6, 3), tall(7, 2);
     expect_rejected<shape_error>(
         p, {{"dout has shape [6, 3], expected [6, 2]", [&](auto& a, auto&) { a.dout = wide; }},
@@ -61,13 +63,13 @@ struct GradientErrors {
               {"gradients.normalizer_k has shape ",
                [m](auto& a, auto&) { a.gradients.normalizer_k = *m; }}});
     }
-    std::vector<std::byte> few(Form::bytes(p.inputs(), p, p.blocks, {}) - 1);
+    std::vector<std::byte> few(form.bytes(p.inputs(), p, p.blocks, {}) - 1);
     expect_rejected<option_error>(
         p, {{"gradients.q is null ", [](auto& a, auto&) { a.gradients.q.data = nullptr; }},
             {"workspace has ", [&](auto&, auto& call) { call.workspace = few; }},
             {"kept ", [&](auto&, auto& call) { call.kept = std::span(few).first(1); }}});
-    if constexpr (Form::kMixes) {
-      std::vector<std::byte> zeros(Form::kept_bytes(p.inputs(), p, p.blocks));
+    if (form.mixes) {
+      std::vector<std::byte> zeros(form.kept_bytes(p.inputs(), p, p.blocks));
       expect_rejected<option_error>(p, {{"kept has not been written, expected what the forward",
                                          [&](auto&, auto& call) { call.kept = zeros; }}});
     }
@@ -76,7 +78,7 @@ struct GradientErrors {
     if (p.op.query_map.weights() > 0) wrong_parameters_are_rejected(p);
   }
   /// Gradients with overlapping elements.
-  static void repeated_elements_are_rejected(const Problem& p) {
+  void repeated_elements_are_rejected(const Problem& p) const {
     const std::string all =
         " has strides [0, 1], and elements that overlap, expected strides of "
         "distinct elements";
@@ -93,7 +95,7 @@ struct GradientErrors {
   }
   /// Arguments that begin at the memory of another argument, which is not smaller. The memory after
   /// that may belong to a third argument.
-  static void overlaps_are_rejected(const Problem& p) {
+  void overlaps_are_rejected(const Problem& p) const {
     const auto at = [](auto& to, const auto& other) {
       to.data = const_cast<T*>(static_cast<const T*>(other.data));
     };
@@ -117,7 +119,7 @@ struct GradientErrors {
             {"gradients.v overlaps parameters.query_map" + alone, [&](auto& a, auto&) {
                a.parameters.query_map = {a.gradients.v.data, a.parameters.query_map.size()};
              }}});
-    if (!Form::kMixes) return;
+    if (!form.mixes) return;
     expect_rejected<option_error>(
         p, {{"parameters.mixing overlaps q" + alone,
              [&](auto& a, auto&) {
@@ -131,7 +133,7 @@ struct GradientErrors {
                a.parameters.mixing = {const_cast<A*>(p.coefficients.data()), p.pattern};
              }}});
   }
-  static void wrong_parameters_are_rejected(const Problem& p) {
+  void wrong_parameters_are_rejected(const Problem& p) const {
     std::vector<A> numbers(9);
     const std::span<A> three = std::span(numbers).first(3);
     expect_rejected<shape_error>(p, {{"parameters.query_map has 3 elements",
@@ -141,7 +143,7 @@ struct GradientErrors {
     for (const Pattern& band :
          {Pattern(3, 2, 1, 1), Pattern(2, 3, 1, 1), Pattern(3, 3, 2, 1), Pattern(3, 3, 2, 0)}) {
       const auto wrong = [&](auto& a, auto&) { a.parameters.mixing = {numbers.data(), band}; };
-      if (Form::kMixes) {
+      if (form.mixes) {
         expect_rejected<shape_error>(p, {{"parameters.mixing has shape ", wrong}});
       } else {
         expect_rejected<option_error>(

@@ -3,13 +3,11 @@
 /// \file
 /// The backward forms as tests call them, for one head or a batch.
 ///
-/// A Form has these members. kName is the name of the backward function. kCausal; kMixes is true if
+/// A form has these members. `name` is that of the backward function. `causal`; `mixes` is true if
 /// it has a mixing matrix and keeps summaries. fit(p) turns any problem into one of the form.
 /// definition<W>(p, x) is its output at the point x. add(a, p, blocks, call) is the call;
 /// bytes(in, p, blocks, executor) its memory. Forms that mix also have kept_bytes(in, p, blocks)
 /// and forward(in, p, blocks, call).
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,19 +18,9 @@
 #include "mhla/gradient/causal_decay.hpp"
 #include "mhla/gradient/linear.hpp"
 #include "mhla/gradient/softmax.hpp"
-#include "support/gradient_problem.hpp"
-#include "support/outputs.hpp"
+#include "support/any_gradient.hpp"
 
 namespace mhla::test {
-
-/// Tensors to differentiate, and destinations of their gradients.
-template <class In>
-struct GradientArguments {
-  In in;
-  detail::dout_of<In> dout;
-  detail::gradients_of<In> gradients;
-  detail::parameters_of<In> parameters;
-};
 
 /// Output of the operator at the point x. naive_attention computes in W after the feature maps, and
 /// the maps are in W too.
@@ -69,8 +57,8 @@ Matrix<W> operator_at(const GradientProblem<T>& p, const Variables<W>& x) {
 }
 
 struct BidirectionalForm {
-  static constexpr const char* kName = "bidirectional_gradient";
-  static constexpr bool kCausal = false, kMixes = true;
+  const char* name = "bidirectional_gradient";
+  bool causal = false, mixes = true;
 
   template <class T>
   static void fit(GradientProblem<T>&) {}
@@ -98,8 +86,8 @@ struct BidirectionalForm {
 };
 
 struct CausalForm {
-  static constexpr const char* kName = "causal_gradient";
-  static constexpr bool kCausal = true, kMixes = true;
+  const char* name = "causal_gradient";
+  bool causal = true, mixes = true;
 
   template <class T>
   static void fit(GradientProblem<T>&) {}
@@ -123,7 +111,7 @@ struct CausalForm {
   }
   template <class In, class P, class Blocks>
   static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
-    causal(in, blocks.queries, p.mixing(), p.op, call);
+    mhla::causal(in, blocks.queries, p.mixing(), p.op, call);
   }
 };
 
@@ -167,16 +155,15 @@ struct CausalDecayForm : CausalForm {
   }
   template <class In, class P, class Blocks>
   static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
-    causal(in, blocks.queries, terms(p), p.op, call);
+    mhla::causal(in, blocks.queries, terms(p), p.op, call);
   }
 };
 
 /// Linear attention: MHLA with a single block, without a mixing matrix.
 template <bool kIsCausal>
 struct LinearForm {
-  static constexpr const char* kName =
-      kIsCausal ? "linear_causal_gradient" : "linear_bidirectional_gradient";
-  static constexpr bool kCausal = kIsCausal, kMixes = false;
+  const char* name = kIsCausal ? "linear_causal_gradient" : "linear_bidirectional_gradient";
+  bool causal = kIsCausal, mixes = false;
 
   template <class T>
   static void fit(GradientProblem<T>& p) {
@@ -193,7 +180,7 @@ struct LinearForm {
   }
   template <class In, class P, class Blocks>
   static void add(const GradientArguments<In>& a, const P& p, const Blocks&, const Call& call) {
-    if constexpr (kCausal) {
+    if constexpr (kIsCausal) {
       linear_causal_gradient(a.in, p.op, a.dout, a.gradients, a.parameters, call);
     } else {
       linear_bidirectional_gradient(a.in, p.op, a.dout, a.gradients, a.parameters, call);
@@ -201,8 +188,8 @@ struct LinearForm {
   }
   template <class In, class P, class Blocks>
   static std::size_t bytes(const In& in, const P& p, const Blocks&, const ExecutorRef& x) {
-    return kCausal ? linear_causal_gradient_workspace_bytes(in, p.op, x)
-                   : linear_bidirectional_gradient_workspace_bytes(in, p.op, x);
+    return kIsCausal ? linear_causal_gradient_workspace_bytes(in, p.op, x)
+                     : linear_bidirectional_gradient_workspace_bytes(in, p.op, x);
   }
 };
 using Linear = LinearForm<false>;
@@ -211,13 +198,12 @@ using LinearCausal = LinearForm<true>;
 /// Softmax attention with q, k and v alone.
 template <bool kIsCausal>
 struct SoftmaxForm {
-  static constexpr const char* kName =
-      kIsCausal ? "softmax_causal_gradient" : "softmax_bidirectional_gradient";
-  static constexpr bool kCausal = kIsCausal, kMixes = false;
+  const char* name = kIsCausal ? "softmax_causal_gradient" : "softmax_bidirectional_gradient";
+  bool causal = kIsCausal, mixes = false;
 
   template <class T>
   static void fit(GradientProblem<T>& p) {
-    LinearForm<kCausal>::fit(p);
+    LinearForm<kIsCausal>::fit(p);
     p.tensors[kNormalizerQ] = p.tensors[kNormalizerK] = {};
     const double scale = p.op.scale;
     p.op = {{Identity{}}, {Identity{}}, {NoNormalizer{}}, scale};
@@ -239,7 +225,7 @@ struct SoftmaxForm {
     for (Index t = 0; t < q.rows(); ++t) {
       std::vector<Index> keys;
       std::vector<W> scores;
-      for (Index j = 0; p.mask(p.query_mask)[t] && j < (kCausal ? t + 1 : k.rows()); ++j) {
+      for (Index j = 0; p.mask(p.query_mask)[t] && j < (kIsCausal ? t + 1 : k.rows()); ++j) {
         if (!p.mask(p.key_mask)[j]) continue;
         keys.push_back(j);
         scores.push_back(scale * naive_detail::inner(q, t, k, j));
@@ -258,7 +244,7 @@ struct SoftmaxForm {
   }
   template <class In, class P, class Blocks>
   static void add(const GradientArguments<In>& a, const P& p, const Blocks&, const Call& call) {
-    if constexpr (kCausal) {
+    if constexpr (kIsCausal) {
       softmax_causal_gradient(a.in, a.dout, a.gradients, options(p), call);
     } else {
       softmax_bidirectional_gradient(a.in, a.dout, a.gradients, options(p), call);
@@ -271,47 +257,5 @@ struct SoftmaxForm {
 };
 using Softmax = SoftmaxForm<false>;
 using SoftmaxCausal = SoftmaxForm<true>;
-
-using BackwardForms =
-    testing::Types<BidirectionalForm, CausalForm, Linear, LinearCausal, Softmax, SoftmaxCausal>;
-
-/// Adds gradients, in a workspace of exactly the stated bytes.
-/// \param keep  lets the forward form keep its summaries, with the same executor, and copies them
-///     elsewhere
-template <class Form, class In, class P, class Blocks>
-void add_gradients(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
-                   const ExecutorRef& executor = {}, bool keep = false) {
-  GuardedWorkspace workspace(Form::bytes(a.in, p, blocks, executor));
-  Call call{.workspace = workspace.get(), .executor = executor};
-  if constexpr (Form::kMixes) {
-    GuardedWorkspace kept(keep ? Form::kept_bytes(a.in, p, blocks) : 0);
-    if (keep) Form::forward(a.in, p, blocks, {.executor = executor, .kept = kept.get()});
-    MovedBytes copy(kept.get(), 8);
-    call.kept = copy.get();
-    Form::add(a, p, blocks, call);
-    EXPECT_TRUE(kept.intact() && copy.intact()) << p.text();
-  } else {
-    Form::add(a, p, blocks, call);
-  }
-  EXPECT_TRUE(workspace.intact()) << p.text();
-}
-
-/// Adds the gradients of a problem to `to`.
-template <class Form, class T>
-void add_gradients(const GradientProblem<T>& p, GradientBuffers<T>& to,
-                   const ExecutorRef& executor = {}, bool keep = false) {
-  add_gradients<Form>(
-      GradientArguments<Inputs<T>>{p.inputs(), p.dout, to.views(), to.parameter_views()}, p,
-      p.blocks, executor, keep);
-}
-
-/// Returns the gradients of a problem.
-template <class Form, class T>
-GradientBuffers<T> gradients_of(const GradientProblem<T>& p, const ExecutorRef& executor = {},
-                                bool keep = false) {
-  GradientBuffers<T> g(p);
-  add_gradients<Form>(p, g, executor, keep);
-  return g;
-}
 
 }  // namespace mhla::test

@@ -16,8 +16,10 @@
 
 namespace mhla::test {
 
-template <class Form, class T>
+template <class T>
 struct GradientLaws {
+  const AnyGradient<T>& form;
+
   using A = accumulator_t<T>;
   using Problem = GradientProblem<T>;
   using Buffers = GradientBuffers<T>;
@@ -27,9 +29,9 @@ struct GradientLaws {
   // ---- the derivative ----
 
   /// Adds to existing values: zeros for even seeds, random numbers for odd seeds.
-  static void is_the_transpose() {
+  void IsTheTransposeOfTheDirectionalDerivative() const {
     double worst = 0;
-    for_problems<Form, T>(120, [&](const Problem& p) {
+    for_problems<T>(form, 120, [&](const Problem& p) {
       Random rng(p.seed + 1);
       Buffers g(p, [&] { return p.seed % 2 == 0 ? 0 : rng.uniform(-2, 2); });
       const Reals start = g.template values<long double>();
@@ -37,21 +39,21 @@ struct GradientLaws {
       for (Matrix<long double>& part : direction) {
         for (long double& x : part.reshaped()) x = rng.uniform(-1, 1);
       }
-      add_gradients<Form>(p, g);
+      add_gradients(form, p, g);
       worst = std::max(
-          worst, Oracle<Form, T>(p).expect(direction, start, g.template values<long double>()));
+          worst, Oracle<T>(form, p).expect(direction, start, g.template values<long double>()));
     });
-    std::cout << Form::kName << ": worst error " << worst << " of the bound\n";
+    std::cout << form.name << ": worst error " << worst << " of the bound\n";
   }
 
-  static void every_element_is_a_derivative() {
+  void EveryElementIsADirectionalDerivative() const {
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
-      const Problem p = random_gradient<Form, T>(seed, Size::kSmall);
-      const Reals g = gradients_of<Form>(p).template values<long double>();
+      const Problem p = random_gradient<T>(form, seed, Size::kSmall);
+      const Reals g = gradients_of(form, p).template values<long double>();
       Reals zeros;
       for (const Part part : kAllParts) zeros[part] = 0 * g[part];
       Reals direction = zeros;
-      Oracle<Form, T> oracle(p);
+      Oracle<T> oracle(form, p);
       for (const Part part : kAllParts) {
         for (long double& x : direction[part].reshaped()) {
           x = 1;
@@ -62,31 +64,38 @@ struct GradientLaws {
     }
   }
 
+  void EqualsCentralDifferences() const {
+    for (std::uint64_t seed = 100; seed < 124; ++seed) {
+      expect_central_differences(form, random_gradient<T>(form, seed, Size::kSmall));
+    }
+  }
+
   // ---- writes ----
 
   /// A call adds the values that it gives from zeros, in any layout. In half precision the sum with
   /// the existing value is rounded once.
-  static void what_is_there_is_added_to() {
-    for_problems<Form, T>(40, [](const Problem& p) {
+  void IsSummedFromZeroAndThenAddedToWhatIsThereInAnyLayout() const {
+    for_problems<T>(form, 40, [&](const Problem& p) {
       Random rng(p.seed);
       Buffers g(p, [&] { return rng.uniform(-2, 2); });
       const Buffers start = g;
-      add_gradients<Form>(p, g);
+      add_gradients(form, p, g);
       Buffers apart = start;  // column-major
       std::array<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>, kMixing> columns;
       for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
         columns[part] = start.tensors[part];
-      add_gradients<Form>(Arguments{p.inputs(),
-                                    p.dout,
-                                    {columns[kQ], columns[kK], columns[kV], columns[kNormalizerQ],
-                                     columns[kNormalizerK]},
-                                    apart.parameter_views()},
-                          p, p.blocks);
+      add_gradients(form,
+                    Arguments{p.inputs(),
+                              p.dout,
+                              {columns[kQ], columns[kK], columns[kV], columns[kNormalizerQ],
+                               columns[kNormalizerK]},
+                              apart.parameter_views()},
+                    p, p.blocks);
       for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
         apart.tensors[part] = columns[part];
       expect_same(g, apart, p, "column-major");
       if constexpr (std::is_same_v<T, A>) {
-        Buffers expected = gradients_of<Form>(p), before = start;
+        Buffers expected = gradients_of(form, p), before = start;
         expected.for_each([&](Part part, auto& m) { before.with(part, [&](auto& b) { m += b; }); });
         expect_same(expected, g, p, "added to what is there");
       }
@@ -95,9 +104,9 @@ struct GradientLaws {
 
   /// Leaves out every part, takes every part alone, and takes none. Wanted parts have the same
   /// bits, others stay unchanged.
-  static void outputs_do_not_depend_on_each_other() {
-    for_problems<Form, T>(40, [](const Problem& p) {
-      const Buffers all = gradients_of<Form>(p);
+  void OutputsDoNotDependOnEachOther() const {
+    for_problems<T>(form, 40, [&](const Problem& p) {
+      const Buffers all = gradients_of(form, p);
       const auto expect = [&](const std::function<bool(Part)>& wanted, const std::string& what) {
         Buffers g(p), expected = all;
         auto tensors = g.views();
@@ -114,7 +123,7 @@ struct GradientLaws {
         expected.for_each([&](Part part, auto& m) {
           if (!wanted(part)) m.setZero();
         });
-        add_gradients<Form>(Arguments{p.inputs(), p.dout, tensors, parameters}, p, p.blocks);
+        add_gradients(form, Arguments{p.inputs(), p.dout, tensors, parameters}, p, p.blocks);
         expect_same(g, expected, p, what);
       };
       for (const Part part : kAllParts) {
@@ -129,22 +138,22 @@ struct GradientLaws {
 
   /// Neither the old contents of memory (quiet NaN here) nor numbers after the last are compared,
   /// divided by, or arguments of a function.
-  static void ordinary_numbers_raise_no_flags() {
-    for_problems<Form, T>(120, [](const Problem& p) {
+  void OfOrdinaryNumbersRaisesNoFlag() const {
+    for_problems<T>(form, 120, [&](const Problem& p) {
       Buffers g(p);
       std::feclearexcept(FE_ALL_EXCEPT);
-      add_gradients<Form>(p, g, {}, Form::kMixes);
+      add_gradients(form, p, g, {}, form.mixes);
       EXPECT_EQ(std::fetestexcept(FE_DIVBYZERO | FE_INVALID), 0) << p.text();
     });
   }
 
   /// Masked tokens, NaN here, affect nothing; their gradients keep their values.
-  static void masked_tokens_are_not_read() {
-    for_problems<Form, T>(40, [](Problem p) {
+  void MaskedTokensAreNotReadAndTheirGradientsNotTouched() const {
+    for_problems<T>(form, 40, [&](Problem p) {
       Random rng(p.seed);
       p.query_mask = random_mask(rng, p.blocks.queries);
       p.key_mask = random_mask(rng, p.blocks.keys);
-      Buffers expected = gradients_of<Form>(p), g(p);
+      Buffers expected = gradients_of(form, p), g(p);
       const auto poison = [&p](auto& tensors) {
         for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK}) {
           const Matrix<bool>& mask = part == kQ || part == kNormalizerQ ? p.query_mask : p.key_mask;
@@ -156,36 +165,36 @@ struct GradientLaws {
       poison(g.tensors);
       poison(expected.tensors);
       Buffers kept = g;
-      add_gradients<Form>(p, g);
+      add_gradients(form, p, g);
       expect_same(expected, g, p, "masked");
-      add_gradients<Form>(p, kept, {}, true);
+      add_gradients(form, p, kept, {}, true);
       expect_same(expected, kept, p, "masked, kept");
     });
   }
 
   /// Separate queries and keys of the denominator without division: their gradient is 0.
-  static void unused_tensors_are_not_read() {
-    for_problems<Form, T>(16, [](Problem p) {
+  void UnusedTensorsAreNotRead() const {
+    for_problems<T>(form, 16, [&](Problem p) {
       p.op.normalizer = {NoNormalizer{}};
       p.tensors[kNormalizerQ] = p.tensors[kNormalizerK] = {};
-      Buffers expected = gradients_of<Form>(p);
+      Buffers expected = gradients_of(form, p);
       p.tensors[kNormalizerQ] = unwritten<T>(p.queries(), p.tensors[kQ].cols());
       p.tensors[kNormalizerK] = unwritten<T>(p.keys(), p.tensors[kK].cols());
       expected.tensors[kNormalizerQ] = Matrix<T>::Zero(p.queries(), p.tensors[kQ].cols());
       expected.tensors[kNormalizerK] = Matrix<T>::Zero(p.keys(), p.tensors[kK].cols());
-      expect_same(expected, gradients_of<Form>(p), p, "unused");
+      expect_same(expected, gradients_of(form, p), p, "unused");
     });
   }
 
   /// No values, no queries, no keys.
-  static void nothing_is_added() {
-    const auto expect_unchanged = [](const Problem& p, const char* what) {
+  void NothingIsAddedWhereNothingIs() const {
+    const auto expect_unchanged = [&](const Problem& p, const char* what) {
       Buffers g(p, [] { return 3; });
       const Buffers before = g;
-      add_gradients<Form>(p, g);
+      add_gradients(form, p, g);
       expect_same(before, g, p, what);
     };
-    const auto cut = [](Problem p, bool queries, bool keys) {
+    const auto cut = [&](Problem p, bool queries, bool keys) {
       const auto none = [](AnyPartition& blocks) {
         blocks = AnyPartition::of(BlockSizes({0, 0, 0}));
       };
@@ -201,28 +210,28 @@ struct GradientLaws {
         none(p.blocks.keys);
         for (const Part part : {kK, kV, kNormalizerK}) clear(part);
       }
-      Form::fit(p);
+      form.fit(p);
       return p;
     };
-    const Problem p = complete_problem<Form, T>();
+    const Problem p = complete_problem<T>(form);
     Problem no_values = p;
     no_values.tensors[kV].resize(p.keys(), 0);
     no_values.dout.resize(p.queries(), 0);
     expect_unchanged(no_values, "no values");
     expect_unchanged(cut(p, true, true), "no tokens");
-    if (Form::kCausal) return;
+    if (form.causal) return;
     expect_unchanged(cut(p, true, false), "no queries");
     expect_unchanged(cut(p, false, true), "no keys");
   }
 
-  static void only_coefficients_that_are_read_are_written() {
+  void IsWrittenToCoefficientsThatAreReadAlone() const {
     Index untouched = 0;
-    for_problems<Form, T>(40, [&](const Problem& p) {
-      Buffers g(p), expected = gradients_of<Form>(p);
+    for_problems<T>(form, 40, [&](const Problem& p) {
+      Buffers g(p), expected = gradients_of(form, p);
       Matrix<bool> read = Matrix<bool>::Constant(1, p.pattern.size(), false);
       const MixingView<bool> view(read.data(), p.pattern);
       for (Index i = 0; i < p.blocks.queries.blocks(); ++i) {
-        for (Index b = 0; b < (Form::kCausal ? i + 1 : p.blocks.keys.blocks()); ++b) {
+        for (Index b = 0; b < (form.causal ? i + 1 : p.blocks.keys.blocks()); ++b) {
           if (p.pattern.holds(i, b)) view.at(i, b) = true;
         }
       }
@@ -231,7 +240,7 @@ struct GradientLaws {
         ++untouched;
         for (Buffers* to : {&g, &expected}) to->parameters[0](0, i) = kNan;
       }
-      add_gradients<Form>(p, g);
+      add_gradients(form, p, g);
       expect_same(expected, g, p, "coefficients");
     });
     EXPECT_GT(untouched, 0);
@@ -241,35 +250,35 @@ struct GradientLaws {
 
   /// Calls f(problem) for random problems, and for wide problems.
   template <class F>
-  static void for_problems_and_wide_ones(F&& f) {
-    for_problems<Form, T>(32, f);
-    for (std::uint64_t seed = 0; seed < 2; ++seed) f(wide_problem<Form, T>(seed));
+  void for_problems_and_wide_ones(F&& f) const {
+    for_problems<T>(form, 32, f);
+    for (std::uint64_t seed = 0; seed < 2; ++seed) f(wide_problem<T>(form, seed));
   }
 
-  static void bits_do_not_depend_on_threads_or_memory() {
+  void BitsDoNotDependOnThreadsOrMemory() const {
     ThreadPool one(1), two(2), three(3), eight(8);
     for_problems_and_wide_ones([&](const Problem& p) {
-      const Buffers alone = gradients_of<Form>(p);
+      const Buffers alone = gradients_of(form, p);
       Buffers g(p);
-      std::vector<std::byte> zeros(Form::bytes(p.inputs(), p, p.blocks, {}));
-      Form::add(arguments(p, g), p, p.blocks, {.workspace = zeros});
+      std::vector<std::byte> zeros(form.bytes(p.inputs(), p, p.blocks, {}));
+      form.add(arguments(p, g), p, p.blocks, {.workspace = zeros});
       expect_same(alone, g, p, "zeros in the workspace");
       Buffers allocated(p);
-      Form::add(arguments(p, allocated), p, p.blocks, {});
+      form.add(arguments(p, allocated), p, p.blocks, {});
       expect_same(alone, allocated, p, "without a workspace");
       for (ThreadPool* pool : {&one, &two, &three, &eight}) {
-        expect_same(alone, gradients_of<Form>(p, *pool), p,
+        expect_same(alone, gradients_of(form, p, *pool), p,
                     std::to_string(pool->workers()) + " workers");
       }
     });
   }
 
-  static void kept_summaries_give_the_same_bits() {
+  void KeptSummariesGiveTheSameBits() const {
     ThreadPool three(3);
     for_problems_and_wide_ones([&](const Problem& p) {
-      const Buffers alone = gradients_of<Form>(p);
-      expect_same(alone, gradients_of<Form>(p, {}, true), p, "kept");
-      expect_same(alone, gradients_of<Form>(p, three, true), p, "kept, 3 workers");
+      const Buffers alone = gradients_of(form, p);
+      expect_same(alone, gradients_of(form, p, {}, true), p, "kept");
+      expect_same(alone, gradients_of(form, p, three, true), p, "kept, 3 workers");
     });
   }
 

@@ -15,8 +15,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "support/dual.hpp"
-#include "support/gradient_forms.hpp"
+#include "support/any_gradient.hpp"
 #include "support/reference.hpp"
 
 namespace mhla::test {
@@ -33,13 +32,14 @@ Index longest_chain(const GradientProblem<T>& p) {
 }
 
 /// One problem, prepared for any direction.
-template <class Form, class T>
+template <class T>
 class Oracle {
   using A = accumulator_t<T>;
   using D = Dual<A>;
 
  public:
-  explicit Oracle(const GradientProblem<T>& p) : problem_(p), x_(values_of<D>(p)) {}
+  Oracle(const AnyGradient<T>& form, const GradientProblem<T>& p)
+      : form_(form), problem_(p), x_(values_of<D>(p)) {}
 
   /// Expects <x', g> where g was added to `start`. Elements that g lacks are no variables.
   /// \return the error divided by its bound
@@ -62,7 +62,7 @@ class Oracle {
         storage += kept * std::abs(along * g[part].data()[i]) + (kept > 0 ? kTiny : 0);
       }
     }
-    const Matrix<D> out = Form::template definition<D>(problem_, x_);
+    const Matrix<D> out = form_.definition(problem_, x_);
     for (Index i = 0; i < out.size(); ++i) {
       const auto dout = static_cast<Real>(static_cast<A>(problem_.dout.data()[i]));
       expected += out.data()[i].tangent * dout;
@@ -72,24 +72,25 @@ class Oracle {
     const Real bound = (gamma(longest_chain(problem_), Real(kUnitRoundoff<T>)) * size + storage) *
                        (1 + Real(1) / 16);
     const Real error = std::abs(got - expected);
-    EXPECT_LE(error, bound) << Form::kName << ": <x', g> is " << got << ", expected " << expected
+    EXPECT_LE(error, bound) << form_.name << ": <x', g> is " << got << ", expected " << expected
                             << "\n"
                             << problem_.text();
     return error == 0 ? 0 : static_cast<double>(error / bound);
   }
 
  private:
+  const AnyGradient<T>& form_;
   const GradientProblem<T>& problem_;
   Variables<D> x_;
 };
 
 /// sum_t dout_t . o_t at the point x.
-template <class Form>
-long double loss(const GradientProblem<double>& p, const Variables<long double>& x) {
-  const Matrix<long double> out = Form::template definition<long double>(p, x);
+inline long double loss(const AnyGradient<double>& form, const GradientProblem<double>& p,
+                        const Variables<Dual<double>>& x) {
+  const Matrix<Dual<double>> out = form.definition(p, x);
   long double sum = 0;
   for (Index i = 0; i < out.size(); ++i) {
-    sum += out.data()[i] * static_cast<long double>(p.dout.data()[i]);
+    sum += out.data()[i].value * static_cast<long double>(p.dout.data()[i]);
   }
   return sum;
 }
@@ -98,26 +99,26 @@ long double loss(const GradientProblem<double>& p, const Variables<long double>&
 /// largest element of its part. A central difference with step h is off by h^2 times a third
 /// derivative, and by 2^-63 / h times the loss. Combining steps h = 2^-20 and 2 h (Richardson)
 /// leaves h^4 times a fifth derivative.
-template <class Form>
-void expect_central_differences(const GradientProblem<double>& p) {
+inline void expect_central_differences(const AnyGradient<double>& form,
+                                       const GradientProblem<double>& p) {
   constexpr long double kStep = 0x1p-20L;
-  auto x = values_of<long double>(p);
-  const auto g = gradients_of<Form>(p).template values<long double>();
+  auto x = values_of<Dual<double>>(p);
+  const auto g = gradients_of(form, p).values<long double>();
   for (const Part part : kAllParts) {
     const long double largest = g[part].size() == 0 ? 0 : g[part].cwiseAbs().maxCoeff();
     for (Index i = 0; i < g[part].size(); ++i) {
-      const auto difference = [&, at = x[part].data()[i]](long double h) {
-        long double& element = x[part].data()[i];
+      const auto difference = [&, at = x[part].data()[i].value](long double h) {
+        long double& element = x[part].data()[i].value;
         element = at + h;
-        const long double above = loss<Form>(p, x);
+        const long double above = loss(form, p, x);
         element = at - h;
-        const long double below = loss<Form>(p, x);
+        const long double below = loss(form, p, x);
         element = at;
         return (above - below) / (2 * h);
       };
       const long double slope = (4 * difference(kStep) - difference(2 * kStep)) / 3;
       EXPECT_LE(std::abs(g[part].data()[i] - slope), 1e-9L * std::max(largest, 1e-3L))
-          << Form::kName << ": d" << kPartNames[part] << "[" << i << "] is " << g[part].data()[i]
+          << form.name << ": d" << kPartNames[part] << "[" << i << "] is " << g[part].data()[i]
           << ", expected " << slope << "\n"
           << p.text();
     }

@@ -80,24 +80,24 @@ inline Pattern random_pattern(Random& rng, Index rows, Index cols) {
 
 }  // namespace problem_detail
 
-/// A random problem of a Form (gradient_forms.hpp), with all normalisers, maps, masks, bands and
+/// A random problem of a form (gradient_forms.hpp), with all normalisers, maps, masks, bands and
 /// separate queries and keys of denominators.
-template <class Form, class T>
-GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
+template <class T, class Form>
+GradientProblem<T> random_gradient(const Form& form, std::uint64_t seed, Size size) {
   using namespace problem_detail;
   Random rng(seed);
   GradientProblem<T> p;
   p.seed = seed;
-  p.causal = Form::kCausal;
-  p.mixes = Form::kMixes;
-  const Index normalizer = rng.integer(0, Form::kCausal || !Form::kMixes ? 2 : 3);
+  p.causal = form.causal;
+  p.mixes = form.mixes;
+  const Index normalizer = rng.integer(0, form.causal || !form.mixes ? 2 : 3);
   const bool equal = normalizer == 3, positive = normalizer % 2 == 1;
   if (normalizer == 1) p.op.normalizer = {KeySum{0.125}};
   if (normalizer == 2) p.op.normalizer = {SquarePlusOne{}};
   if (normalizer == 3) p.op.normalizer = {CrossQuery{0.125}};
-  const AnyPartition blocks = draw_blocks(rng, size, Form::kCausal, equal);
+  const AnyPartition blocks = draw_blocks(rng, size, form.causal, equal);
   p.blocks = {blocks, blocks};
-  if (!Form::kCausal && rng.chance(0.4)) {
+  if (!form.causal && rng.chance(0.4)) {
     p.blocks.keys = equal ? AnyPartition::of(Contiguous(blocks.blocks() * 3, 3))
                           : draw_blocks(rng, size, false, false);
   }
@@ -115,25 +115,25 @@ GradientProblem<T> random_gradient(std::uint64_t seed, Size size) {
     p.tensors[kNormalizerQ] = rng.matrix<T>(nq, width);
     p.tensors[kNormalizerK] = rng.matrix<T>(nk, width);
   }
-  const Index more = Form::kCausal ? rng.integer(0, 2) : 0;  // only the leading part is read
+  const Index more = form.causal ? rng.integer(0, 2) : 0;  // only the leading part is read
   const Index rows = std::max<Index>(1, blocks.blocks() + more);
   const Index cols = std::max<Index>(1, p.blocks.keys.blocks() + more);
   p.set_mixing(random_pattern(rng, rows, cols), rng, positive ? 0.1 : -1);
   if (rng.chance(0.25)) p.query_mask = random_mask(rng, p.blocks.queries);
   if (rng.chance(0.25)) p.key_mask = random_mask(rng, p.blocks.keys);
-  Form::fit(p);
+  form.fit(p);
   return p;
 }
 
 /// A small problem that has everything: weights in both maps, separate queries and keys of the
 /// denominator, a band.
-template <class Form, class T>
-GradientProblem<T> complete_problem() {
+template <class T, class Form>
+GradientProblem<T> complete_problem(const Form& form) {
   using A = accumulator_t<T>;
   Random rng(1);
   GradientProblem<T> p;
-  p.causal = Form::kCausal;
-  p.mixes = Form::kMixes;
+  p.causal = form.causal;
+  p.mixes = form.mixes;
   const Index n = 6, d = 3, e = 2;
   p.blocks.queries = p.blocks.keys = AnyPartition::of(Contiguous(n, 2));
   const auto dense = [&] {
@@ -146,16 +146,16 @@ GradientProblem<T> complete_problem() {
   p.tensors = {tokens(d), tokens(d), tokens(e), tokens(d), tokens(d)};
   p.dout = tokens(e);
   p.set_mixing(Pattern(3, 3, 1, 1), rng, 0.1);
-  Form::fit(p);
+  form.fit(p);
   return p;
 }
 
 /// Wide tokens in many blocks, with weights in both maps for odd seeds. Fewer workers mix more
 /// blocks together.
-template <class Form, class T>
-GradientProblem<T> wide_problem(std::uint64_t seed) {
+template <class T, class Form>
+GradientProblem<T> wide_problem(const Form& form, std::uint64_t seed) {
   Random rng(seed);
-  GradientProblem<T> p = complete_problem<Form, T>();
+  GradientProblem<T> p = complete_problem<T>(form);
   constexpr Index kTokens = 120, kWidth = 8, kValues = 600;
   p.blocks.queries = p.blocks.keys = AnyPartition::of(Contiguous(kTokens, 2));
   p.op.query_map = p.op.key_map =
@@ -164,15 +164,15 @@ GradientProblem<T> wide_problem(std::uint64_t seed) {
                rng.matrix<T>(kTokens, kValues)};
   p.dout = rng.matrix<T>(kTokens, kValues);
   p.set_mixing(Pattern(kTokens / 2, kTokens / 2), rng, 0.1);
-  Form::fit(p);
+  form.fit(p);
   return p;
 }
 
 /// Calls f(problem) for some random problems of all sizes.
-template <class Form, class T, class F>
-void for_problems(std::uint64_t count, F&& f) {
+template <class T, class Form, class F>
+void for_problems(const Form& form, std::uint64_t count, F&& f) {
   for (std::uint64_t seed = 0; seed < count; ++seed) {
-    f(random_gradient<Form, T>(seed, size_of(seed)));
+    f(random_gradient<T>(form, seed, size_of(seed)));
   }
 }
 

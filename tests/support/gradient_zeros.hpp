@@ -7,23 +7,22 @@
 #include <cmath>
 #include <variant>
 
-#include "support/gradient_forms.hpp"
+#include "support/any_gradient.hpp"
 #include "support/gradient_random.hpp"
 
 namespace mhla::test {
 
-template <class Form, class T>
+template <class T>
 struct GradientZeros {
+  const AnyGradient<T>& form;
+
   using A = accumulator_t<T>;
   using Problem = GradientProblem<T>;
   using Buffers = GradientBuffers<T>;
-  /// True if coefficients belong to pairs of blocks, not to terms of a decaying matrix.
-  static constexpr bool kHasRows = Form::kMixes && !requires(Problem p) { Form::terms(p); };
-
   /// Rows of dout that are 0 add exactly 0: nothing flows through their queries, nor to keys that
   /// they alone read. (A slot of CrossQuery is read by the queries of all blocks.)
-  static void rows_without_gradients_are_left_out() {
-    for_problems<Form, T>(60, [](Problem p) {
+  void RowsWithoutGradientsAreLeftOut() const {
+    for_problems<T>(form, 60, [&](Problem p) {
       if (p.op.normalizer.sums() == WeightSums::kCrossQuery) return;
       Random rng(p.seed);
       const Index n = p.queries(), last = rng.integer(0, n);
@@ -32,7 +31,7 @@ struct GradientZeros {
       for (Index t = 0; t < n; ++t) {
         if (left_out(0, t)) p.dout.row(t).setZero();
       }
-      const Buffers clean = gradients_of<Form>(p);
+      const Buffers clean = gradients_of(form, p);
       for (const float poison : {NAN, INFINITY}) {
         Problem poisoned = p;
         for (const Part part : {kQ, kNormalizerQ, kK, kV, kNormalizerK}) {
@@ -42,15 +41,15 @@ struct GradientZeros {
             if (query ? left_out(0, t) : t >= last) m.row(t).setConstant(static_cast<T>(poison));
           }
         }
-        expect_same(clean, gradients_of<Form>(poisoned), p, "poisoned");
+        expect_same(clean, gradients_of(form, poisoned), p, "poisoned");
       }
     });
   }
 
   /// A query that reads no key has the output 0 / 0, a constant. So has every query of a block
   /// whose row of the mixing matrix is 0.
-  static void zero_denominators_add_nothing() {
-    for_problems<Form, T>(120, [](Problem p) {
+  void ZeroDenominatorsAddNothing() const {
+    for_problems<T>(form, 120, [&](Problem p) {
       const auto& normalizer = p.op.normalizer.normalizer;
       if (std::holds_alternative<KeySum>(normalizer)) p.op.normalizer = {KeySum{0}};
       if (std::holds_alternative<CrossQuery>(normalizer)) p.op.normalizer = {CrossQuery{0}};
@@ -64,7 +63,7 @@ struct GradientZeros {
       if (masked == p.keys()) without.dout.setZero();
       if (p.causal) without.dout.topRows(masked).setZero();
       const AnyPartition& blocks = p.blocks.queries;
-      for (Index i = 0; kHasRows && i < blocks.blocks(); ++i) {
+      for (Index i = 0; form.mixes && !form.decays && i < blocks.blocks(); ++i) {
         if (rng.chance(0.7)) continue;
         for (Index b = 0; b < p.pattern.cols(); ++b) {
           if (p.pattern.holds(i, b)) MixingView<A>(p.coefficients.data(), p.pattern).at(i, b) = 0;
@@ -75,8 +74,8 @@ struct GradientZeros {
         }
       }
       without.coefficients = p.coefficients;
-      const auto got = gradients_of<Form>(p).template values<A>();
-      const auto right = gradients_of<Form>(without).template values<A>();
+      const auto got = gradients_of(form, p).template values<A>();
+      const auto right = gradients_of(form, without).template values<A>();
       for (const Part part : kAllParts) {
         EXPECT_TRUE((got[part].array() == right[part].array()).all())  // no NaN
             << kPartNames[part] << " " << p.text();

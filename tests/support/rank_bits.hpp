@@ -31,7 +31,7 @@ TensorView<T> middle_tokens(TensorView<T> t, Index begin, Index count) {
 template <class Form, class C>
 void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, Index blocks,
                                             Index length) {
-  auto p = complete_problem<typename Form::Alone, float>();
+  auto p = complete_problem<float>(typename Form::Alone());
   Random rng(static_cast<std::uint64_t>(batch));
   p.set_mixing(Pattern(blocks, blocks), rng, 0.1);
   const Index n = blocks * length - 1, d = p.tensors[kQ].cols();
@@ -43,7 +43,8 @@ void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, I
   const CrossBlocks<ContiguousBlocks, ContiguousBlocks> all{{length}, {length}};
   const Tensor<float> o = Form::run_alone(in, p, all);
   GradientBuffers<float> whole(p), parts(p);
-  add_gradients<typename Form::Alone>(
+  add_gradients(
+      typename Form::Alone(),
       GradientArguments<BatchInputs<float>>{in, dout, {.q = expected}, whole.parameter_views()}, p,
       all);
 
@@ -105,8 +106,8 @@ void expect_bits_of_one_machine_for_large_shares(C& comm, const Op& op,
   if (comm.size() > 3) return;  // shares of one or two parts
   Matrix<float> dk = Matrix<float>::Zero(count, kWidth),
                 dkeys = Matrix<float>::Zero(in.k.rows, kWidth);
-  add_gradients<typename Form::Alone>(
-      GradientArguments<Inputs<float>>{inputs(q, q, v), v, {.k = dk}, {}}, p, blocks);
+  add_gradients(typename Form::Alone(),
+                GradientArguments<Inputs<float>>{inputs(q, q, v), v, {.k = dk}, {}}, p, blocks);
   Form::add(comm, GradientArguments<Inputs<float>>{in, part(v), {.k = dkeys}, {}}, p, blocks,
             {.executor = pool});
   EXPECT_EQ(bits_of(dkeys), bits_of(Matrix<float>(dk.middleRows(first[r], dkeys.rows()))));

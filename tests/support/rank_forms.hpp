@@ -79,7 +79,7 @@ void expect_bits_of_one_machine(C& comm, const GradientProblem<T>& p) {
   Random start(p.seed);
   const GradientBuffers<T> begin(p, [&] { return start.uniform(-1, 1); });
   GradientBuffers<T> all = begin, part = rank.part_of(begin);
-  add_gradients<typename Form::Alone>(p, all);
+  add_gradients(typename Form::Alone(), p, all);
   Form::add(comm,
             GradientArguments<Inputs<T>>{rank.local.inputs(), rank.local.dout, part.views(),
                                          part.parameter_views()},
