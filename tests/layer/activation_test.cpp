@@ -65,8 +65,7 @@ using Activations =
     testing::Types<ActivationLayer<float, GeluCalls>, ActivationLayer<double, GeluCalls>,
                    ActivationLayer<float, ErfGeluCalls>, ActivationLayer<double, ErfGeluCalls>,
                    ActivationLayer<float, SiluCalls>, ActivationLayer<double, SiluCalls>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Activation, LayerContract, Activations);
-INSTANTIATE_TYPED_TEST_SUITE_P(Activation, AdjointContract, Activations);
+TEST_LAYERS(Activation, Activations);
 
 template <class L>
 class ActivationOf : public testing::Test {};

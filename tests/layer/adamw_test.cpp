@@ -52,7 +52,7 @@ struct AdamWLayer {
 };
 
 using Steps = testing::Types<AdamWLayer<float>, AdamWLayer<double>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(AdamW, LayerContract, Steps);
+TEST_LAYERS(AdamW, Steps);
 
 template <class A>
 std::vector<A> numbers(Random& rng, Index count) {

@@ -84,8 +84,7 @@ struct BlockOrderLayer {
 using BlockOrders =
     testing::Types<BlockOrderLayer<float, ToBlocks>, BlockOrderLayer<double, ToBlocks>,
                    BlockOrderLayer<float, FromBlocks>, BlockOrderLayer<double, FromBlocks>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(BlockOrder, LayerContract, BlockOrders);
-INSTANTIATE_TYPED_TEST_SUITE_P(BlockOrder, AdjointContract, BlockOrders);
+TEST_LAYERS(BlockOrder, BlockOrders);
 
 TEST(BlockOrder, IsTheTokensOfTheBlocksOneAfterAnother) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {

@@ -51,8 +51,7 @@ class CrossEntropyOf : public testing::Test {};
 using Accumulators = testing::Types<float, double>;
 TYPED_TEST_SUITE(CrossEntropyOf, Accumulators);
 using Losses = testing::Types<CrossEntropyLayer<float>, CrossEntropyLayer<double>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(CrossEntropy, LayerContract, Losses);
-INSTANTIATE_TYPED_TEST_SUITE_P(CrossEntropy, AdjointContract, Losses);
+TEST_LAYERS(CrossEntropy, Losses);
 
 TYPED_TEST(CrossEntropyOf, LogitsOfAnySizeNeitherOverflowNorVanish) {
   using A = TypeParam;

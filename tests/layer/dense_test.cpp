@@ -51,9 +51,7 @@ struct DenseLayer {
 
 using Dense =
     testing::Types<DenseLayer<float, true>, DenseLayer<double, true>, DenseLayer<double, false>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Dense, LayerContract, Dense);
-INSTANTIATE_TYPED_TEST_SUITE_P(Dense, AdjointContract, Dense);
-INSTANTIATE_TYPED_TEST_SUITE_P(Dense, WorkspaceContract, Dense);
+TEST_LAYERS(Dense, Dense);
 
 TEST(DenseErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(4, 3), weight = Matrix<float>::Ones(2, 3);

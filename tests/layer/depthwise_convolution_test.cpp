@@ -104,9 +104,7 @@ using Depthwises =
                    DepthwiseLayer<float, PlacedImageOf5x5>, DepthwiseLayer<double, LineOf67>,
                    DepthwiseLayer<float, PlacedVideoOf3x3x3>,
                    DepthwiseLayer<double, PlacedVideoOf3x3x3>, DepthwiseLayer<float, LineOf67>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Depthwise, LayerContract, Depthwises);
-INSTANTIATE_TYPED_TEST_SUITE_P(Depthwise, AdjointContract, Depthwises);
-INSTANTIATE_TYPED_TEST_SUITE_P(Depthwise, WorkspaceContract, Depthwises);
+TEST_LAYERS(Depthwise, Depthwises);
 
 /// Output of a kernel with one tap of weight 1, for tokens 1, 2, .. in a grid of 2 x 3.
 std::vector<float> moved_by(Index tap, std::span<const float> bias = {}) {

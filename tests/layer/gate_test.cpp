@@ -39,8 +39,7 @@ using Gates =
     testing::Types<GateLayer<float, GateFunction::kSilu>, GateLayer<double, GateFunction::kSilu>,
                    GateLayer<float, GateFunction::kSigmoid>,
                    GateLayer<double, GateFunction::kSigmoid>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Gate, LayerContract, Gates);
-INSTANTIATE_TYPED_TEST_SUITE_P(Gate, AdjointContract, Gates);
+TEST_LAYERS(Gate, Gates);
 
 template <class L>
 class GateOf : public testing::Test {};

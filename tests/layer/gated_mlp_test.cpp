@@ -56,9 +56,7 @@ struct GatedMlpLayer {
 };
 
 using GatedPerceptrons = testing::Types<GatedMlpLayer<float>, GatedMlpLayer<double>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(GatedMlp, LayerContract, GatedPerceptrons);
-INSTANTIATE_TYPED_TEST_SUITE_P(GatedMlp, AdjointContract, GatedPerceptrons);
-INSTANTIATE_TYPED_TEST_SUITE_P(GatedMlp, WorkspaceContract, GatedPerceptrons);
+TEST_LAYERS(GatedMlp, GatedPerceptrons);
 
 template <class L>
 class GatedMlpOf : public testing::Test {};
@@ -80,10 +78,10 @@ TYPED_TEST(GatedMlpOf, PackedLayersGiveTheBitsOfTheUnpackedCall) {
   Random rng(7);
   ThreadPool pool(3);
   for (const Sizes& s : TypeParam::sizes()) {
-    LayerRun<TypeParam> run(rng, s), packed = run;
+    LayerRun<A> run(kLayerOn<TypeParam>, rng, s), packed = run;
     run.forward();
     std::array<std::vector<std::byte>, 3> memory;
-    const Views<const A> in = LayerRun<TypeParam>::views_of(run.in);
+    const Views<const A> in = LayerRun<A>::views_of(run.in);
     const Views<A> out = packed.out.views();
     gated_mlp(in[0], packed_gated_mlp<A>(TypeParam::parameters(in), memory), out[0], out[1], out[2],
               out[3], pool);
@@ -118,9 +116,9 @@ TYPED_TEST(GatedMlpOf, GatesOfAnySizeHaveFiniteGradients) {
 TEST(GatedMlpErrors, OfTheForwardCallNameTheArgumentAndWhatWasExpected) {
   Random rng(6);
   using L = GatedMlpLayer<float>;
-  LayerRun<L> run(rng, {4, 5, 7, 3}), other(rng, {4, 6, 8, 2});
-  const auto in = L::parameters(LayerRun<L>::views_of(run.in));
-  const auto bad = L::parameters(LayerRun<L>::views_of(other.in));
+  LayerRun<float> run(kLayerOn<L>, rng, {4, 5, 7, 3}), other(kLayerOn<L>, rng, {4, 6, 8, 2});
+  const auto in = L::parameters(LayerRun<float>::views_of(run.in));
+  const auto bad = L::parameters(LayerRun<float>::views_of(other.in));
   const auto forward = [&](const auto& parameters, std::size_t output) {
     Views<float> out = run.out.views();
     if (output < out.size()) out[output] = other.out.views()[output];
@@ -160,8 +158,8 @@ TEST(GatedMlpErrors, OfTheForwardCallNameTheArgumentAndWhatWasExpected) {
 TEST(GatedMlpErrors, OfTheAdjointNameTheArgumentAndWhatWasExpected) {
   Random rng(8);
   using L = GatedMlpLayer<float>;
-  LayerRun<L> run(rng, {4, 5, 7, 3}), other(rng, {4, 6, 8, 2});
-  const auto in = L::parameters(LayerRun<L>::views_of(run.in));
+  LayerRun<float> run(kLayerOn<L>, rng, {4, 5, 7, 3}), other(kLayerOn<L>, rng, {4, 6, 8, 2});
+  const auto in = L::parameters(LayerRun<float>::views_of(run.in));
   const Views<float> out = run.out.views(), wrong = other.out.views();
   const Views<float> din = run.din.views(), wrong_din = other.din.views();
   const auto adjoint = [&](MatrixView<float> gate, MatrixView<float> up, MatrixView<float> dy,

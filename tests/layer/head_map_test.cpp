@@ -98,9 +98,7 @@ struct ProductHeads {
 
 using HeadMaps =
     testing::Types<EluHeads<float>, EluHeads<double>, ProductHeads<float>, ProductHeads<double>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(HeadMap, LayerContract, HeadMaps);
-INSTANTIATE_TYPED_TEST_SUITE_P(HeadMap, AdjointContract, HeadMaps);
-INSTANTIATE_TYPED_TEST_SUITE_P(HeadMap, WorkspaceContract, HeadMaps);
+TEST_LAYERS(HeadMap, HeadMaps);
 
 TEST(HeadMapErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(4, 6);

@@ -33,8 +33,8 @@ struct GroupedLanguageBlock {
 };
 
 using LanguageBlocks = testing::Types<SmallLanguageBlock, GroupedLanguageBlock>;
-INSTANTIATE_TYPED_TEST_SUITE_P(LanguageBlock, AttentionLayerContract, LanguageBlocks);
-INSTANTIATE_TYPED_TEST_SUITE_P(LanguageBlock, DecodingContract, LanguageBlocks);
+TEST_ATTENTION_LAYERS(LanguageBlock, LanguageBlocks);
+TEST_DECODING_LAYERS(LanguageBlock, LanguageBlocks);
 
 Numbers naive_rms_norm(Numbers x, double eps, const Numbers& gain) {
   for (Index r = 0; r < x.rows(); ++r) {

@@ -63,9 +63,9 @@ using LanguageLayers =
     testing::Types<SmallLanguageLayer, GroupedLanguageLayer, MappedLanguageLayer<HedgehogName>,
                    MappedLanguageLayer<ProductName>, MappedLanguageLayer<T2rName>,
                    MappedLanguageLayer<DpfpName>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Language, AttentionLayerContract, LanguageLayers);
+TEST_ATTENTION_LAYERS(Language, LanguageLayers);
 
-INSTANTIATE_TYPED_TEST_SUITE_P(Language, DecodingContract, LanguageLayers);
+TEST_DECODING_LAYERS(Language, LanguageLayers);
 
 TEST(LanguageLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
   constexpr const char* kMaps[] = {"relu", "elu",  "identity",           "hedgehog",

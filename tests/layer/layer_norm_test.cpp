@@ -58,9 +58,7 @@ struct NormLayer {
 
 using Norms = testing::Types<NormLayer<float>, NormLayer<double>, NormLayer<float, false>,
                              NormLayer<double, false>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(LayerNorm, LayerContract, Norms);
-INSTANTIATE_TYPED_TEST_SUITE_P(LayerNorm, AdjointContract, Norms);
-INSTANTIATE_TYPED_TEST_SUITE_P(LayerNorm, WorkspaceContract, Norms);
+TEST_LAYERS(LayerNorm, Norms);
 
 template <class A>
 void expect_large_mean_is_harmless() {

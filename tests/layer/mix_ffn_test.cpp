@@ -25,7 +25,7 @@ struct PlacedResidualMix {
 };
 
 using Mixes = testing::Types<SmallGatedMix, PlacedResidualMix>;
-INSTANTIATE_TYPED_TEST_SUITE_P(MixFfn, AttentionLayerContract, Mixes);
+TEST_ATTENTION_LAYERS(MixFfn, Mixes);
 
 TEST(MixFfn, WithAGateIsItsDefinition) {
   const AttentionLayerRun<SmallGatedMix> run;

@@ -52,17 +52,15 @@ struct MlpLayer {
 };
 
 using Perceptrons = testing::Types<MlpLayer<float>, MlpLayer<double>, MlpLayer<double, ErfGelu>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Mlp, LayerContract, Perceptrons);
-INSTANTIATE_TYPED_TEST_SUITE_P(Mlp, AdjointContract, Perceptrons);
-INSTANTIATE_TYPED_TEST_SUITE_P(Mlp, WorkspaceContract, Perceptrons);
+TEST_LAYERS(Mlp, Perceptrons);
 
 TEST(MlpErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   Random rng(6);
   using L = MlpLayer<float>;
   const Sizes sizes{4, 5, 7, 3}, others{4, 6, 8, 2};
-  LayerRun<L> run(rng, sizes), other(rng, others);
-  const auto in = L::parameters(LayerRun<L>::views_of(run.in));
-  const auto bad = L::parameters(LayerRun<L>::views_of(other.in));
+  LayerRun<float> run(kLayerOn<L>, rng, sizes), other(kLayerOn<L>, rng, others);
+  const auto in = L::parameters(LayerRun<float>::views_of(run.in));
+  const auto bad = L::parameters(LayerRun<float>::views_of(other.in));
   const Views<float> out = run.out.views(), wrong = other.out.views();
   const auto forward = [&](const MlpView<const float>& parameters, MatrixView<float> pre,
                            MatrixView<float> hidden, MatrixView<float> y) {

@@ -72,8 +72,7 @@ struct AddGatedLayer {
 
 using Modulations = testing::Types<ModulateLayer<float>, ModulateLayer<double>,
                                    AddGatedLayer<float>, AddGatedLayer<double>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Modulate, LayerContract, Modulations);
-INSTANTIATE_TYPED_TEST_SUITE_P(Modulate, AdjointContract, Modulations);
+TEST_LAYERS(Modulate, Modulations);
 
 TEST(ModulateErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(6, 5), items = Matrix<float>::Ones(2, 5);

@@ -106,8 +106,7 @@ using PatchLayers =
                    PatchesLayer<double, WideGrid>, PatchesLayer<double, VideoGrid>,
                    UnpatchifyLayer<float, ImageGrid>, UnpatchifyLayer<float, VideoGrid>,
                    UnpatchifyLayer<double, WideGrid>, UnpatchifyLayer<double, VideoGrid>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(PatchEmbedding, LayerContract, PatchLayers);
-INSTANTIATE_TYPED_TEST_SUITE_P(PatchEmbedding, AdjointContract, PatchLayers);
+TEST_LAYERS(PatchEmbedding, PatchLayers);
 
 TEST(PatchEmbedding, PatchesThenADenseLayerIsAConvolutionWhoseStrideIsItsKernel) {
   Random rng(9);

@@ -70,9 +70,7 @@ struct RmsNormLayer {
 
 using RmsNorms = testing::Types<RmsNormLayer<float, false>, RmsNormLayer<double, false>,
                                 RmsNormLayer<float, true>, RmsNormLayer<double, true>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(RmsNorm, LayerContract, RmsNorms);
-INSTANTIATE_TYPED_TEST_SUITE_P(RmsNorm, AdjointContract, RmsNorms);
-INSTANTIATE_TYPED_TEST_SUITE_P(RmsNorm, WorkspaceContract, RmsNorms);
+TEST_LAYERS(RmsNorm, RmsNorms);
 
 TEST(RmsNormErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(4, 8), narrow = Matrix<float>::Ones(4, 2);

@@ -61,8 +61,7 @@ struct RotaryLayer {
 using Rotations = testing::Types<
     RotaryLayer<float, RotaryPairs::kHalves>, RotaryLayer<float, RotaryPairs::kInterleaved>,
     RotaryLayer<double, RotaryPairs::kHalves>, RotaryLayer<double, RotaryPairs::kInterleaved>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Rotary, LayerContract, Rotations);
-INSTANTIATE_TYPED_TEST_SUITE_P(Rotary, AdjointContract, Rotations);
+TEST_LAYERS(Rotary, Rotations);
 
 TEST(RotaryErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   using Table = RotaryTable<float>;

@@ -22,7 +22,7 @@ struct SmallSanaBlock {
   }
 };
 
-INSTANTIATE_TYPED_TEST_SUITE_P(SanaBlock, AttentionLayerContract, SmallSanaBlock);
+TEST_ATTENTION_LAYERS(SanaBlock, testing::Types<SmallSanaBlock>);
 
 TEST(SanaBlock, IsItsDefinition) {
   const AttentionLayerRun<SmallSanaBlock> run;

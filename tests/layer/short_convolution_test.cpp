@@ -60,9 +60,7 @@ struct ShortConvolutionLayer {
 using ShortConvolutions =
     testing::Types<ShortConvolutionLayer<float, 1, true>, ShortConvolutionLayer<double, 1, true>,
                    ShortConvolutionLayer<float, 3, false>, ShortConvolutionLayer<double, 3, false>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(ShortConvolution, LayerContract, ShortConvolutions);
-INSTANTIATE_TYPED_TEST_SUITE_P(ShortConvolution, AdjointContract, ShortConvolutions);
-INSTANTIATE_TYPED_TEST_SUITE_P(ShortConvolution, WorkspaceContract, ShortConvolutions);
+TEST_LAYERS(ShortConvolution, ShortConvolutions);
 
 template <class A>
 class ShortConvolutionState : public testing::Test {};

@@ -17,7 +17,7 @@ struct SmallWanBlock {
   }
 };
 
-INSTANTIATE_TYPED_TEST_SUITE_P(VideoBlock, AttentionLayerContract, SmallWanBlock);
+TEST_ATTENTION_LAYERS(VideoBlock, testing::Types<SmallWanBlock>);
 
 TEST(WanBlock, IsItsDefinition) {
   const AttentionLayerRun<SmallWanBlock> run;

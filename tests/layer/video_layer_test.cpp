@@ -55,7 +55,7 @@ struct SoftmaxVideoLayer {
 
 using VideoLayers =
     testing::Types<GatedVideoLayer, FullVideoLayer, PlainVideoLayer, SoftmaxVideoLayer>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Video, AttentionLayerContract, VideoLayers);
+TEST_ATTENTION_LAYERS(Video, VideoLayers);
 
 TEST(VideoLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {

@@ -43,7 +43,7 @@ using DitBlocks = testing::Types<SmallDitBlock<DitConvolution::kNone, TokenOrder
 using VisionBlocks =
     testing::Types<SmallDeitBlock, SmallDitBlock<DitConvolution::kNone, TokenOrder::kBlocks>,
                    SmallDitBlock<DitConvolution::kImage, TokenOrder::kBlocks>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(VisionBlock, AttentionLayerContract, VisionBlocks);
+TEST_ATTENTION_LAYERS(VisionBlock, VisionBlocks);
 
 template <class L>
 class DitBlockOf : public testing::Test {};

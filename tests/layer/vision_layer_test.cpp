@@ -64,7 +64,7 @@ struct SoftmaxVisionLayer {
 };
 
 using VisionLayers = testing::Types<DitLayer, DeitLayer, PlainVisionLayer, SoftmaxVisionLayer>;
-INSTANTIATE_TYPED_TEST_SUITE_P(Vision, AttentionLayerContract, VisionLayers);
+TEST_ATTENTION_LAYERS(Vision, VisionLayers);
 
 TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

@@ -26,7 +26,7 @@ struct SmallVltStage {
 
 using VltStages =
     testing::Types<SmallVltStage<1, TokenOrder::kRaster>, SmallVltStage<3, TokenOrder::kBlocks>>;
-INSTANTIATE_TYPED_TEST_SUITE_P(VltStage, AttentionLayerContract, VltStages);
+TEST_ATTENTION_LAYERS(VltStage, VltStages);
 
 template <class L>
 class VltStageOf : public testing::Test {};
@@ -58,7 +58,8 @@ TYPED_TEST(VltStageOf, AnyDepthAndOrderIsItsDefinition) {
 
 // The bytes of six blocks overflow where the bytes of one block still fit.
 TEST(VltStage, BytesOfManyBlocksAreRefused) {
-  expect_bytes_to_grow_until_they_are_refused<SmallVltStage<6, TokenOrder::kRaster>>();
+  expect_bytes_to_grow_until_they_are_refused(
+      AttentionLayerRun<SmallVltStage<6, TokenOrder::kRaster>>(1));
 }
 
 TEST(VltStageErrors, NameTheOptionAndWhatWasExpected) {

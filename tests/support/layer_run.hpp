@@ -130,43 +130,64 @@ class Tensors {
   std::vector<Matrix<A>> memory_;
 };
 
+/// A layer of contract/layer.hpp in numbers of type A. It may lack the last three.
+template <class A>
+struct AnyLayer {
+  using In = Views<const A>;
+  using Duals = std::vector<Matrix<Dual<A>>>;
+
+  std::vector<Sizes> (*sizes)();
+  Shapes (*inputs)(const Sizes&);
+  Shapes (*outputs)(const Sizes&);
+  void (*forward)(const In& in, const Views<A>& out, const Call&);
+  Duals (*definition)(const Duals& in);
+  Index (*roundings)(const Sizes&);
+  bool is_loss = false;
+  void (*adjoint)(const In& in, const In& out, MatrixView<const A> dy, const Views<A>& din,
+                  const Call&) = nullptr;
+  std::size_t (*forward_bytes)(const Sizes&) = nullptr;
+  std::size_t (*adjoint_bytes)(const Sizes&) = nullptr;
+};
+
 /// Numbers of a layer, and what it makes of them.
-template <class L>
+template <class A>
 struct LayerRun {
-  using A = typename L::Scalar;
+  const AnyLayer<A>* layer;
   Sizes sizes;
   Tensors<A> in, before, out, din;
   Tensors<A> dy;
 
-  LayerRun(Random& rng, const Sizes& s)
-      : sizes(s),
-        in(Tensors<A>::random(rng, L::inputs(s))),
-        before(Tensors<A>::random(rng, L::inputs(s))),
-        out(L::outputs(s), 0, std::numeric_limits<A>::quiet_NaN()),
+  LayerRun(const AnyLayer<A>& l, Random& rng, const Sizes& s)
+      : layer(&l),
+        sizes(s),
+        in(Tensors<A>::random(rng, l.inputs(s))),
+        before(Tensors<A>::random(rng, l.inputs(s))),
+        out(l.outputs(s), 0, std::numeric_limits<A>::quiet_NaN()),
         din(before),
-        dy(Tensors<A>::random(rng, {L::outputs(s).back()})) {
-    if constexpr (requires { L::kLoss; }) dy = Tensors<A>({L::outputs(s).back()}, 0, A(1));
+        dy(Tensors<A>::random(rng, {l.outputs(s).back()})) {
+    if (l.is_loss) dy = Tensors<A>({l.outputs(s).back()}, 0, A(1));
   }
 
-  void forward(const Call& call = {}) { L::forward(views_of(in), out.views(), call); }
+  void forward(const Call& call = {}) { layer->forward(views_of(in), out.views(), call); }
   void adjoint(const Call& call = {}) { adjoint_into(din.views(), call); }
   void adjoint_into(const Views<A>& gradients, const Call& call = {}) const {
-    L::adjoint(views_of(in), views_of(out), views_of(dy)[0], gradients, call);
+    layer->adjoint(views_of(in), views_of(out), views_of(dy)[0], gradients, call);
   }
   static Views<const A> views_of(const Tensors<A>& tensors) { return tensors.views(); }
   /// Bound of the error of a sum of that size.
   Wide bound(Wide size) const {
-    const Wide mu = static_cast<Wide>(L::roundings(sizes)) * std::numeric_limits<A>::epsilon() / 2;
+    const Wide mu =
+        static_cast<Wide>(layer->roundings(sizes)) * std::numeric_limits<A>::epsilon() / 2;
     return mu / (1 - mu) * size;
   }
   /// Room around all tensors: not a number beside what is read, 7 beside what is written.
   LayerRun spread() const {
     constexpr A kNone = std::numeric_limits<A>::quiet_NaN();
     LayerRun wide = *this;
-    wide.in = in.spread(L::inputs(sizes), 3, kNone);
-    wide.dy = dy.spread({L::outputs(sizes).back()}, 2, kNone);
-    wide.out = out.spread(L::outputs(sizes), 1, 7);  // pre and hidden of a perceptron are read
-    wide.din = before.spread(L::inputs(sizes), 4, 7);
+    wide.in = in.spread(layer->inputs(sizes), 3, kNone);
+    wide.dy = dy.spread({layer->outputs(sizes).back()}, 2, kNone);
+    wide.out = out.spread(layer->outputs(sizes), 1, 7);  // pre and hidden of a perceptron are read
+    wide.din = before.spread(layer->inputs(sizes), 4, 7);
     return wide;
   }
 };
