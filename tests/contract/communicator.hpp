@@ -40,7 +40,7 @@ TYPED_TEST_P(CommunicatorContract, RecordsOfAllRanksArrive) {
     for (const std::size_t bytes : {1, 200, 100'000, 0, 8}) {
       RankArrays records({&bytes, 1}, rank.size(), bytes);
       RankArrays rows({&bytes, 1}, rank.size(), bytes);
-      rows.rows(rank.rank(), rank.rank() + 1);
+      rows.fill(rank.rank(), rank.rank() + 1);
       const std::byte* record =
           rows.shared()[0].data + static_cast<std::size_t>(rank.rank()) * bytes;
       rank.agree({record, bytes}, {records.shared()[0].data, ranks * bytes});
