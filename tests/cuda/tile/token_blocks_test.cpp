@@ -53,7 +53,9 @@ void expect_equal(const TokenBlocks& blocks, const P& expected) {
     const std::vector<Index> tokens = tokens_of(blocks, b);
     ASSERT_EQ(tokens, tokens_of(expected, b)) << "block " << b;
     for (const Index token : tokens) {
-      ASSERT_EQ(blocks.block_of(static_cast<std::int32_t>(token)), b) << "token " << token;
+      const auto t = static_cast<std::int32_t>(token);
+      ASSERT_EQ(blocks.block_of(t), b) << "token " << token;
+      ASSERT_EQ(blocks.token(blocks.origin(b), blocks.slot_of(t)), t);
     }
   }
 }

@@ -132,6 +132,19 @@ class TokenBlocks {
            block_columns_.quotient(column);
   }
 
+  /// Returns the slot of a token in its block.
+  MHLA_HOST_DEVICE constexpr std::int32_t slot_of(std::int32_t token) const {
+    const std::int32_t line = columns_.quotient(token);
+    const std::int32_t frame = rows_.quotient(line);
+    const auto rest = [](std::int32_t n, const Divisor& by) {
+      return n - by.quotient(n) * by.value();
+    };
+    return (rest(frame, block_frames_) * block_rows() +
+            rest(line - frame * rows_.value(), block_rows_)) *
+               block_columns() +
+           rest(token - line * columns_.value(), block_columns_);
+  }
+
   bool operator==(const TokenBlocks&) const = default;
 
  private:
