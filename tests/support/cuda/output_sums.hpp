@@ -11,7 +11,8 @@
 ///     P_tj = m phi(q_t) . phi(k_j)
 ///
 /// has the error of D - 1 additions and a product with m, then of its rounding to T. Sums of
-/// weights and of weighted values add their own additions (output_bound.hpp).
+/// weights and of weighted values add their own additions (output_bound.hpp). Sums of scores for
+/// Denominator::kCrossQuery are not rounded, nor are their mixtures.
 
 #include <gtest/gtest.h>
 
@@ -37,12 +38,17 @@ std::vector<double> features(const mhla::cuda::FeatureMap& map, const Tensor<T>&
   return phi;
 }
 
+/// phi(q) . phi(k) of a query and a key.
+inline Bounded score_of(const std::vector<double>& query, const std::vector<double>& key) {
+  BoundedSum sum;
+  for (std::size_t d = 0; d < query.size(); ++d) sum.add(query[d] * key[d]);
+  return sum.in_any_order();
+}
+
 /// P of a query and a key.
 template <class T>
 Bounded weight(const std::vector<double>& query, const std::vector<double>& key, double m) {
-  BoundedSum sum;
-  for (std::size_t d = 0; d < query.size(); ++d) sum.add(query[d] * key[d]);
-  const Bounded score = sum.in_any_order();
+  const Bounded score = score_of(query, key);
   return then_rounded<T>({m * score.value, std::abs(m) * score.error});
 }
 
@@ -117,11 +123,15 @@ class OutputSums {
 
   /// Adds P and P v.
   void add_value(Bounded weight, const Tensor<T>& v, int b, int t, int h) {
+    add_weighted(weight, v, b, t, h);
+    denominator_.add(weight.value, weight.error);
+  }
+  /// Adds P v alone.
+  void add_weighted(Bounded weight, const Tensor<T>& v, int b, int t, int h) {
     for (std::size_t e = 0; e < numerators_.size(); ++e) {
       const double value = v.value(b, t, h, static_cast<int>(e));
       numerators_[e].add(weight.value * value, weight.error * std::abs(value));
     }
-    denominator_.add(weight.value, weight.error);
   }
 
   void add_to_numerator(int e, double x, double error) {

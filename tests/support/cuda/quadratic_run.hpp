@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -42,17 +43,49 @@ struct QuadraticRun : DirectProblem<T, D, E> {
   void check() const { expect_right_outputs(*this); }
 
   void check(Comparison& comparison, int b, int h) const {
-    std::vector<std::vector<double>> keys;
+    std::vector<std::vector<double>> queries, keys;
+    for (int t = 0; t < q.tokens(); ++t) queries.push_back(features(c.query_map, q, b, t, h));
     for (int j = 0; j < k.tokens(); ++j) keys.push_back(features(c.key_map, k, b, j, h));
+    const bool crosses = c.denominator == mhla::cuda::Denominator::kCrossQuery;
     for (int t = 0; t < q.tokens(); ++t) {
-      const std::vector<double> query = features(c.query_map, q, b, t, h);
+      const std::vector<double>& query = queries[static_cast<std::size_t>(t)];
+      const int block = c.blocks.block_of(t);
       OutputSums<T> sums(E);
       for (int j = 0; j < (Causal ? t + 1 : k.tokens()); ++j) {
-        const double m = this->mixing.value(c.blocks.block_of(t), c.key_blocks.block_of(j));
-        sums.add_value(weight<T>(query, keys[static_cast<std::size_t>(j)], m), v, b, j, h);
+        const double m = this->mixing.value(block, c.key_blocks.block_of(j));
+        const Bounded p = weight<T>(query, keys[static_cast<std::size_t>(j)], m);
+        crosses ? sums.add_weighted(p, v, b, j, h) : sums.add_value(p, v, b, j, h);
+      }
+      for (int i = 0; crosses && i < c.blocks.blocks(); ++i) {
+        const Bounded s = own_sum(queries, keys, i, slot_of(t));
+        const double m = this->mixing.value(block, i);
+        sums.add_to_denominator(m * s.value, std::abs(m) * s.error);
       }
       sums.compare(comparison, o, b, t, h, c.normalization());
     }
+  }
+
+ private:
+  using Rows = std::vector<std::vector<double>>;
+
+  int slot_of(int token) const {
+    const mhla::cuda::BlockOrigin at = c.blocks.origin(c.blocks.block_of(token));
+    int slot = 0;
+    while (c.blocks.token(at, slot) != token) ++slot;
+    return slot;
+  }
+
+  /// Sum of the scores of the query in a slot of a block with the keys of the block of that number.
+  Bounded own_sum(const Rows& queries, const Rows& keys, int block, int slot) const {
+    const int query = c.blocks.token(c.blocks.origin(block), slot);
+    BoundedSum sum;
+    for (int j = 0; j < k.tokens(); ++j) {
+      if (c.key_blocks.block_of(j) != block) continue;
+      const Bounded score =
+          score_of(queries[static_cast<std::size_t>(query)], keys[static_cast<std::size_t>(j)]);
+      sum.add(score.value, score.error);
+    }
+    return sum.in_any_order();
   }
 };
 

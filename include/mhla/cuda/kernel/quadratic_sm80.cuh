@@ -7,18 +7,17 @@
 ///     n_t   = sum_j P_tj v_j,   den_t = sum_j P_tj             only j <= t if Causal
 ///     o_t   = factor(den_t) * n_t                              [E], rounded to T
 ///
-/// with phi rounded to T and sums in float. P of half must stay below 65520.
-/// Denominator::kCrossQuery is not supported, since its denominators are not sums of P. Keys and
-/// queries may be different sequences. If Causal, they have the same blocks, which are runs of
-/// tokens.
+/// with phi rounded to T and sums in float. P of half must stay below 65520. If CrossQuery, den_t
+/// is r_t of query_sums.cuh. Keys and queries may be different sequences. If Causal, they have the
+/// same blocks, which are runs of tokens.
 ///
 /// A thread block has 128 queries of one pair, in sequence order. Thread blocks are numbered along
-/// x by pair, then queries. The queries, then 64 keys and values at a time, arrive through two
-/// slots of shared memory. Warps hold 16 or 32 rows of phi(q). They compute P of 16 keys and
-/// multiply it before the next 16. If Causal, warps have 16 rows, and there are more warps. The
-/// threads that copied keys compute phi(k) in shared memory. A mixing matrix of at most 64 x 64
-/// numbers, or as many in other proportions, is copied to shared memory. Larger matrices are read
-/// from device memory.
+/// x by pair, then queries. If CrossQuery, it has all queries of the pair, up to Config::kQueries.
+/// The queries, then 64 keys and values at a time, arrive through two slots of shared memory. Warps
+/// hold 16 or 32 rows of phi(q). They compute P of 16 keys and multiply it before the next 16. If
+/// Causal, warps have 16 rows, and there are more warps. The threads that copied keys compute
+/// phi(k) in shared memory. The mixing matrix is copied to shared memory if it is small
+/// (mixing_copy.cuh).
 ///
 /// If Causal, 16 x 16 parts of P right of the diagonal are neither computed nor multiplied. On the
 /// diagonal, multiply_lower keeps infinities and NaN of v_j out of earlier tokens.
@@ -30,8 +29,10 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/mixing_copy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80_config.cuh"
+#include "mhla/cuda/kernel/query_sums.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -48,17 +49,17 @@
 
 namespace mhla::cuda {
 
-template <class T, int D, int E, bool Causal>
+template <class T, int D, int E, bool Causal, bool CrossQuery = false>
 class QuadraticSm80 {
-  using Config = QuadraticConfig<D, E, Causal>;
+  using Config = QuadraticConfig<D, E, Causal, CrossQuery>;
 
  public:
   using Params = DirectParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
-  static constexpr int kBlocksPerMultiprocessor = D == 128 ? 1 : 2;
-  static constexpr int kRegisters = kThreads == 128 || D == 128 ? 255 : 128;
+  static constexpr int kBlocksPerMultiprocessor = D == 128 || CrossQuery ? 1 : 2;
+  static constexpr int kRegisters = D == 72 || (Causal && D == 64) ? 128 : 255;
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * parts(p);
@@ -67,7 +68,7 @@ class QuadraticSm80 {
     const WorkTile at = work_tile(p);
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < Config::kSlots; ++n) copy_item(p, at, n);
-    if (at.mixing_is_here) store_mixing(p, at);
+    if (at.mixing_is_here) at.mixing.store(p.mixing, at.warp, Config::kWarps, at.lane);
     const bool any = at.query + at.row() < p.query_blocks.tokens();  // otherwise it only copies
     Sums sums;
     MHLA_CUDA_LOOP
@@ -83,6 +84,7 @@ class QuadraticSm80 {
       ptx::bar_sync();  // item n is no longer needed
       copy_item(p, at, n + Config::kSlots);
     }
+    if constexpr (CrossQuery) mix_sums(p, at, sums);
     write_output(p, at, sums);
   }
 
@@ -101,6 +103,7 @@ class QuadraticSm80 {
     BatchHead pair;
     std::int32_t query;  // first query of the thread block
     std::int32_t parts;  // parts of 64 keys
+    MixingCopy mixing;
     bool mixing_is_here;
 
     MHLA_DEVICE std::uint32_t slot(std::int32_t n) const {
@@ -121,7 +124,7 @@ class QuadraticSm80 {
   struct Sums {
     Fragment<D> rows[kRowTiles]{};  // phi(q)
     float n[kRowTiles][E / 8][4] = {};
-    RowPair denominators[kRowTiles]{};       // the thread's part of the denominators
+    RowPair denominators[kRowTiles]{};       // the thread's part of den_t, or of s_t if CrossQuery
     std::int32_t blocks[kRowTiles][2] = {};  // blocks of the thread's rows
   };
 
@@ -139,15 +142,16 @@ class QuadraticSm80 {
       const std::int32_t causal_parts = query / Config::kKeys + Config::kQueries / Config::kKeys;
       parts_of_keys = causal_parts < parts_of_keys ? causal_parts : parts_of_keys;
     }
-    const std::int64_t numbers =
-        std::int64_t{p.query_blocks.blocks()} * Config::pitch(p.key_blocks.blocks());
+    const MixingCopy mixing{ptx::shared_begin() + Config::kMixing, p.query_blocks.blocks(),
+                            p.key_blocks.blocks()};
     return {thread % 32,
             static_cast<std::int32_t>(thread / 32),
             ptx::shared_begin(),
             batch_head(static_cast<std::int32_t>(index / parts(p)), p.heads),
             query,
             parts_of_keys,
-            numbers <= Config::kMixingNumbers};
+            mixing,
+            mixing.fits()};
   }
 
   /// Starts the copies of queries (n = 0) or of the n-th 64 keys and values, or of nothing after
@@ -168,19 +172,6 @@ class QuadraticSm80 {
       }
     }
     ptx::cp_async_commit_group();
-  }
-
-  /// Copies the mixing matrix to shared memory, one warp per row.
-  static MHLA_DEVICE void store_mixing(const Params& p, const WorkTile& at) {
-    const std::int32_t columns = p.key_blocks.blocks();
-    MHLA_CUDA_LOOP
-    for (std::int32_t i = at.warp; i < p.query_blocks.blocks(); i += Config::kWarps) {
-      const std::uint32_t to = at.shared + Config::kMixing + 4 * i * Config::pitch(columns);
-      MHLA_CUDA_LOOP
-      for (auto b = static_cast<std::int32_t>(at.lane); b < columns; b += 32) {
-        ptx::st_shared_f32(to + 4 * b, ptx::ld_global_nc_f32(p.mixing.row(i) + b));
-      }
-    }
   }
 
   static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
@@ -235,7 +226,10 @@ class QuadraticSm80 {
     ptx::Words4 weights[kRowTiles];
     MHLA_CUDA_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
-      mix(p, at, sums.blocks[r], key_blocks, scores[r]);
+      if constexpr (CrossQuery) {
+        add_own_keys(sums.denominators[r], sums.blocks[r], key_blocks, scores[r]);
+      }
+      at.mixing.multiply(p.mixing, at.mixing_is_here, sums.blocks[r], key_blocks, scores[r]);
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 2; ++j) {
         MHLA_CUDA_UNROLL
@@ -246,7 +240,7 @@ class QuadraticSm80 {
         }
       }
       const Fragment<16> row_weights = rounded<T>(scores[r]);
-      add_elements<T>(sums.denominators[r], row_weights);
+      if constexpr (!CrossQuery) add_elements<T>(sums.denominators[r], row_weights);
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) weights[r].x[i] = row_weights.x[i];
     }
@@ -259,30 +253,32 @@ class QuadraticSm80 {
     }
   }
 
-  /// Multiplies scores of two rows and four keys by their mixing coefficients. Absent keys get any
-  /// coefficient.
-  static MHLA_DEVICE void mix(const Params& p, const WorkTile& at,
-                              const std::int32_t (&query_blocks)[2],
-                              const std::int32_t (&key_blocks)[4], float (&scores)[2][4]) {
-    const std::int32_t pitch = Config::pitch(p.key_blocks.blocks());
-    float m[2][4];
-    if (at.mixing_is_here) {
-      MHLA_CUDA_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
-        const std::int32_t number = query_blocks[i / 2 % 2] * pitch + (b < 0 ? 0 : b);
-        m[i / 4][i % 4] = ptx::ld_shared_f32(at.shared + Config::kMixing + 4 * number);
-      }
-    } else {
-      MHLA_CUDA_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        const std::int32_t b = key_blocks[i / 4 * 2 + i % 2];
-        m[i / 4][i % 4] =
-            ptx::ld_global_nc_f32(p.mixing.row(query_blocks[i / 2 % 2]) + (b < 0 ? 0 : b));
-      }
-    }
+  /// Adds the scores of two rows with those of four keys that are in the row's own block.
+  static MHLA_DEVICE void add_own_keys(RowPair& sums, const std::int32_t (&query_blocks)[2],
+                                       const std::int32_t (&key_blocks)[4],
+                                       const float (&scores)[2][4]) {
     MHLA_CUDA_UNROLL
-    for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] *= m[i / 4][i % 4];
+    for (int i = 0; i < 4; ++i) {
+      const float* const score = scores[i / 2] + i % 2;
+      if (key_blocks[i] == query_blocks[0]) sums.x += score[0];
+      if (key_blocks[i] == query_blocks[1]) sums.x_8 += score[2];
+    }
+  }
+
+  /// Replaces parts of s_t by parts of r_t.
+  static MHLA_DEVICE void mix_sums(const Params& p, const WorkTile& at, Sums& sums) {
+    const QuerySums all{at.shared + Config::kQuerySums, p.query_blocks.blocks()};
+    QueryPlaces places[kRowTiles];
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      places[r] = QueryPlaces::of(p.query_blocks, at.query + at.row() + 16 * r, at.lane);
+      all.store(places[r], sums.denominators[r], at.lane);
+    }
+    ptx::bar_sync();  // s_t of all queries is here
+    MHLA_CUDA_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      sums.denominators[r] = all.mixed(p.mixing, places[r], at.lane);
+    }
   }
 
   static MHLA_DEVICE void write_output(const Params& p, const WorkTile& at, Sums& sums) {

@@ -12,17 +12,21 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/mixing_copy.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 
 namespace mhla::cuda {
 
-template <int D, int E, bool Causal>
+/// \tparam CrossQuery  Denominator::kCrossQuery. All queries of a pair are in one thread block,
+///                     which has twice the warps for D of 64 and 72.
+template <int D, int E, bool Causal, bool CrossQuery = false>
 struct QuadraticConfig {
+  static_assert(!(Causal && CrossQuery), "cross-query denominators read later queries");
   static_assert(has_kernels(D, E),
                 "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
 
-  static constexpr int kQueries = 128;
+  static constexpr int kQueries = CrossQuery && D <= 72 ? 256 : 128;
   static constexpr int kKeys = 64;                              ///< keys per item
   static constexpr int kRowTiles = !Causal && D == 64 ? 2 : 1;  ///< tiles of rows per warp
   static constexpr int kWarps = kQueries / 16 / kRowTiles;
@@ -32,21 +36,18 @@ struct QuadraticConfig {
   using Keys = SharedTile<kKeys, D>;
   using Values = SharedTile<kKeys, E>;
   using Output = SharedTile<16, E>;  ///< tile of a warp
-  static constexpr int kSlotBytes = Keys::kBytes + Values::kBytes;
+  static constexpr int kItemBytes = Keys::kBytes + Values::kBytes;
+  static constexpr int kSlotBytes = CrossQuery && D <= 72 ? Queries::kBytes : kItemBytes;
   static constexpr int kSlots = 2;
-  static_assert(Queries::kBytes <= kSlotBytes, "queries fit into a slot");
+  static_assert(Queries::kBytes <= kSlotBytes && kItemBytes <= kSlotBytes, "items fit into a slot");
   static_assert(kWarps * Output::kBytes <= kSlots * kSlotBytes, "outputs leave through the slots");
 
   // Layout of shared memory, in bytes.
-  static constexpr int kMixingNumbers = 64 * 65;
   static constexpr int kMixing = kSlots * kSlotBytes;
-  static constexpr int kKeyBlocks = kMixing + 4 * kMixingNumbers;
-  static constexpr int kBytes = kKeyBlocks + kSlots * 4 * kKeys;
+  static constexpr int kKeyBlocks = kMixing + MixingCopy::kBytes;
+  static constexpr int kQuerySums = kKeyBlocks + kSlots * 4 * kKeys;  ///< of query_sums.cuh
+  static constexpr int kBytes = kQuerySums + (CrossQuery ? 16 * kQueries : 0);
   static_assert(kBytes <= shared_limit(Arch::kSm80), "two slots fit into shared memory");
-
-  /// Floats from one row of the mixing matrix to the next in shared memory. The number is odd, so
-  /// that rows begin in different banks.
-  static MHLA_HOST_DEVICE constexpr std::int32_t pitch(std::int32_t columns) { return columns | 1; }
 };
 
 }  // namespace mhla::cuda

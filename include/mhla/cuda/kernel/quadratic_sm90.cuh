@@ -7,27 +7,23 @@
 ///     n_t   = sum_j P_tj v_j,   den_t = sum_j P_tj
 ///     o_t   = factor(den_t) * n_t                              [E], rounded to T
 ///
-/// with phi rounded to T and sums in float. P of half must stay below 65520.
-/// Denominator::kCrossQuery is not supported, since its denominators are not sums of P. Keys and
-/// queries may be different sequences. Both are processed in sequence order, whatever their blocks
-/// are.
+/// with phi rounded to T and sums in float. P of half must stay below 65520. If kCrossQuery, den_t
+/// is r_t of query_sums.cuh. Keys and queries may be different sequences. Both are processed in
+/// sequence order, whatever their blocks are.
 ///
 /// A thread block stays on its multiprocessor and processes items. An item is a strip of up to 64
 /// queries per warpgroup of a pair, and all keys. A producer thread loads two rings: strips of Q; K
 /// and V, 64 keys per slot. Each warpgroup has 64 queries, with phi(q) and their sums in registers,
 /// and processes the slots:
 ///
-///     phi(K) in shared memory, once per slot for all warpgroups, a part by each warp; the next
-///                               slot's while the products of this slot run
-///
 ///     phi(K) in shared memory, each slot once for all, a part by each warp: that of the next slot
 ///                              while the products of this one run
 ///     P = T(m * phi(Q) phi(K)^T)   [64, 64], wgmma; with m from a table in shared memory
-///     den += P 1                   mma.sync
+///     den += P 1                   mma.sync, or the scores of the own block if kCrossQuery
 ///     n += P V                     wgmma
 ///
-/// Strips are shorter if there are fewer items than multiprocessors. Tensor copies fill rows after
-/// the last key with zeros. Their m are 0.
+/// Strips are shorter if there are fewer items than multiprocessors. If kCrossQuery, a strip has
+/// all queries of a pair. Tensor copies fill rows after the last key with zeros. Their m are 0.
 ///
 ///     (D, E)        threads      queries per strip     registers of a consumer: n, phi(q), P
 ///     (64, 64)      512 + 128    256                   32 + 16 + 32 of 112
@@ -42,6 +38,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/cross_rows.cuh"
 #include "mhla/cuda/kernel/key_mixing.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
@@ -62,7 +59,7 @@
 
 namespace mhla::cuda {
 
-template <class T, int D, int E>
+template <class T, int D, int E, bool kCrossQuery = false>
 struct QuadraticSm90 {
   using Params = QuadraticSm90Parameters;
   using Config = QuadraticSm90Config<D, E>;
@@ -73,22 +70,22 @@ struct QuadraticSm90 {
   static constexpr int kRegisters = Config::kRegisters;
 
   /// Fills all parameters but the maps, which describe `boxes`. Returns false if the mixing matrix
-  /// is too large, or tensor copies do not support the strides.
+  /// is too large, if tensor copies do not support the strides, or if kCrossQuery and a thread
+  /// block does not hold all queries and keys of a pair.
   static constexpr bool prepare(const DirectParameters& stage, std::int32_t pairs,
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[3]) {
     const std::int32_t heads = stage.heads, batch = pairs / heads;
     const std::int32_t queries = stage.query_blocks.tokens();
-    std::int32_t rows = Config::kQueries;
-    const auto fewer_do = [&] {
-      return queries <= rows / 2 ||
-             std::int64_t{pairs} * ((queries - 1) / rows + 1) < multiprocessors;
-    };
-    while (rows > 64 && fewer_do()) rows /= 2;
+    const std::int32_t rows = Config::strip_rows(queries, pairs, kCrossQuery ? 0 : multiprocessors);
     p.stage = stage;
     p.strips = TokenBlocks(1, 1, queries, 1, 1, rows);
     p.parts = TokenBlocks(1, 1, stage.key_blocks.tokens(), 1, 1, Config::kKeys);
-    p.slots = Config::slots(rows, std::int64_t{stage.query_blocks.blocks()} *
-                                      KeyMixing::pitch(p.parts.blocks() * Config::kKeys));
+    const bool holds =
+        p.strips.blocks() == 1 && stage.key_blocks.tokens() <= KeyMixing::kMostOwnKeys;
+    if (kCrossQuery && !holds) return false;
+    p.slots = Config::slots(rows, (kCrossQuery ? Cross::kBytes : 0) +
+                                      std::int64_t{stage.query_blocks.blocks()} *
+                                          KeyMixing::pitch(p.parts.blocks() * Config::kKeys));
     p.pairs = pairs;
     p.multiprocessors = multiprocessors;
     const auto find = [&](const TokenBlocks& blocks, const ConstTokenTensor& tensor, int width,
@@ -118,13 +115,15 @@ struct QuadraticSm90 {
   }
 
  private:
-  using Sums = WeightedValues<T, D, E>;
+  using Sums = WeightedValues<T, D, E, kCrossQuery>;
+  using Cross = CrossRows<32 * Config::kConsumers, Config::kQueries>;
 
   struct Rings {
     Ring queries;
     Ring key_values;
     KeyFeatures features;
     KeyMixing mixing;
+    Cross cross;
   };
 
   /// Work of a thread.
@@ -148,10 +147,13 @@ struct QuadraticSm90 {
     const std::uint32_t keys = begin + queries * rows * (2 * D);
     const std::uint32_t barriers = Config::barriers(begin);
     const std::uint32_t key_barriers = barriers + queries * Ring::kBarrierBytes;
+    const KeyMixing mixing{keys + key_values * Config::kKeyValueBytes,
+                           p.parts.blocks() * Config::kKeys};
     return {{begin, rows * (2 * D), barriers, queries},
             {keys, Config::kKeyValueBytes, key_barriers, key_values},
             {key_barriers + key_values * Ring::kBarrierBytes, key_values},
-            {keys + key_values * Config::kKeyValueBytes, p.parts.blocks() * Config::kKeys}};
+            mixing,
+            {mixing.row(p.stage.query_blocks.blocks())}};
   }
 
   static MHLA_DEVICE void load(const Params& p, const Rings& rings) {
@@ -195,6 +197,7 @@ struct QuadraticSm90 {
     const WorkTile work{thread, thread % 32, 16 * warp};
     rings.mixing.store(p.stage.mixing, p.stage.query_blocks, p.stage.key_blocks, thread,
                        Config::kConsumers * 32);
+    if constexpr (kCrossQuery) rings.cross.store(p.stage, rings.mixing, thread);
     RingCursor query;
     Keys keys{{}, slots_of_all_items(p)};
     map_keys(p, rings, keys.at, work);  // its barrier also publishes the table
@@ -209,9 +212,14 @@ struct QuadraticSm90 {
       query = query.after(1, rings.queries.count);
       if (any) {
         add_keys<true>(p, rings, work, keys, sums);
+        if constexpr (kCrossQuery) {
+          const bool second = (rings.queries.count == 1 ? query.parity : query.slot) != 0;
+          rings.cross.exchange(p.stage, second, work.row, work.lane, sums.den[0], sums.den[2]);
+        }
         write(p, item, work, sums);
       } else {
         add_keys<false>(p, rings, work, keys, sums);
+        if constexpr (kCrossQuery) Cross::meet();
       }
     });
   }
@@ -251,14 +259,8 @@ struct QuadraticSm90 {
                                      work.row, rows, work.lane);
     apply<T>(p.stage.query_map, sums.features);
     ptx::fence_registers(sums.features.x);
-    const TokenBlocks& blocks = p.stage.query_blocks;
-    const auto lane = static_cast<std::int32_t>(work.lane);
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const std::int32_t query = item.origin.column + work.row + lane / 4 + 8 * i;
-      const std::int32_t block = query < blocks.tokens() ? blocks.block_of(query) : 0;
-      sums.mixing[i] = rings.mixing.at(block, lane % 4 * 2);
-    }
+    rings.mixing.find_rows(p.stage.query_blocks, item.origin.column + work.row, work.lane,
+                           sums.mixing);
   }
 
   /// Processes the slots of an item, with or without products.
@@ -271,6 +273,7 @@ struct QuadraticSm90 {
       const RingCursor next = keys.at.after(1, rings.key_values.count);
       if constexpr (kMultiplies) {
         ptx::mbarrier_wait(rings.features.all_here(keys.at), keys.at.parity);
+        if constexpr (kCrossQuery) rings.mixing.load_own_keys(sums.mixing, part, sums.own_keys);
         sums.start(rings.key_values.slot(keys.at), part);
       }
       if (--keys.left > 0) map_keys(p, rings, next, work);

@@ -57,6 +57,16 @@ struct QuadraticSm90Config : PersistentConfig<D, E, true, D == 64 ? 16 : 8> {
   static_assert((2 + kMostKeyValues) * (Ring::kBarrierBytes + 8) <=
                 QuadraticSm90Config::kBarrierBytes);
 
+  /// Queries per strip. Strips are shorter if queries or, with `at_least` strips, items are few.
+  static constexpr std::int32_t strip_rows(std::int32_t queries, std::int64_t pairs,
+                                           std::int64_t at_least) {
+    std::int32_t rows = kQueries;
+    while (rows > 64 && (queries <= rows / 2 || pairs * ((queries - 1) / rows + 1) < at_least)) {
+      rows /= 2;
+    }
+    return rows;
+  }
+
   /// Slots for strips of `rows` queries: two strips if three slots of keys and values fit beside
   /// them, otherwise one.
   static constexpr QuadraticSlots slots(std::int32_t rows, std::int64_t table_bytes) {

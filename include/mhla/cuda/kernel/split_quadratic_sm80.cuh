@@ -8,7 +8,7 @@
 ///     o_t   = factor(den_t) * n_t                              [D], rounded to T
 ///
 /// with phi rounded to T and sums in float. P of half must stay below 65520. There may be up to 256
-/// keys. Denominator::kCrossQuery is not supported, since its denominators are not sums of P. Keys
+/// keys. Denominator::kCrossQuery is not supported: it reads all queries of a pair. Keys
 /// and queries may be different sequences. Both are processed in sequence order, whatever their
 /// blocks are.
 ///

@@ -4,7 +4,8 @@
 /// Products of a warpgroup's 64 queries with 64 keys and values at a time, in any order of keys:
 ///
 ///     P = T(m * (phi(Q) phi(K)^T))     wgmma, m of key_mixing.cuh
-///     den += P 1                       mma.sync
+///     den += P 1                       mma.sync, or
+///     den += the scores with keys of the query's own block            if kCrossQuery
 ///     n += P V                         wgmma, begins when half of P is computed
 ///
 /// All threads of the warpgroup call together.
@@ -24,7 +25,7 @@
 namespace mhla::cuda {
 
 /// Registers of a thread.
-template <class T, int D, int E>
+template <class T, int D, int E, bool kCrossQuery = false>
 struct WeightedValues {
   static constexpr int kColumns = E == 64 ? 64 : 128;  ///< columns per product with V
   static constexpr int kProducts = E / kColumns;
@@ -33,7 +34,10 @@ struct WeightedValues {
   Fragment<D> features;                 ///< of the warp's 16 queries, after fence_registers
   std::uint32_t mixing[2];              ///< shared addresses of the first m of the thread's rows
   float n[kProducts][kColumns / 8][4];  ///< 0 at first
-  float den[4];                         ///< of row lane / 4, twice, and of row lane / 4 + 8
+  /// Of row lane / 4, twice, and of row lane / 4 + 8. If kCrossQuery, the thread's part.
+  float den[4];
+  std::uint32_t
+      own_keys[2];  ///< if kCrossQuery, bits of the part's keys in own blocks (key_mixing.cuh)
 
   /// Starts to add the `part`-th 64 keys. `keys` is the shared address of phi(K), in panels of 64
   /// columns, followed by V. For absent keys m is 0, and phi(K) and V are finite.
@@ -51,6 +55,7 @@ struct WeightedValues {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     ptx::fence_registers(scores);
+    if constexpr (kCrossQuery) add_own_keys(scores);
     MHLA_CUDA_UNROLL
     for (int c = 0; c < kProducts; ++c) ptx::fence_registers(n[c]);
     MHLA_CUDA_UNROLL
@@ -80,6 +85,17 @@ struct WeightedValues {
   }
 
  private:
+  /// Adds the scores with keys of the rows' own blocks.
+  MHLA_DEVICE void add_own_keys(const float (&scores)[8][4]) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < 16; ++j) {
+        if ((own_keys[i] >> j & 1) != 0) den[2 * i] += scores[j / 2][2 * i + j % 2];
+      }
+    }
+  }
+
   /// Computes P of keys 16 s.. 16 s + 15 of the 64, before a fence, and adds to den.
   MHLA_DEVICE void weigh(const float (&scores)[8][4], std::int32_t part, int s) {
     const std::uint32_t one = ptx::pack<T>(1, 1);
@@ -95,7 +111,7 @@ struct WeightedValues {
             ptx::pack<T>(score[0] * as_float(m.x[2 * j]), score[1] * as_float(m.x[2 * j + 1]));
       }
     }
-    ptx::mma_m16n8k16<T>(den, a[0], a[1], a[2], a[3], one, one);
+    if constexpr (!kCrossQuery) ptx::mma_m16n8k16<T>(den, a[0], a[1], a[2], a[3], one, one);
     ptx::fence_registers(a);
   }
 
