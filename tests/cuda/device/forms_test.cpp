@@ -94,6 +94,9 @@ void cross_query_denominators() {
       shape.tokens = shape.key_tokens = 7 * 70;
       shape.block = shape.key_block = 70;
       check<T, D, E>(shape);
+      shape.tokens = shape.key_tokens = {8, 16};  // a thread block has all queries of any width
+      shape.block = shape.key_block = {4, 4};
+      check<T, D, E>(shape);
     }
   });
 }

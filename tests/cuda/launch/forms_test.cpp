@@ -103,9 +103,18 @@ TYPED_TEST(BidirectionalForms, CrossQueryDenominatorsAreWithinTheBound) {
   CallShape shape{.batch = this->kAllCases ? 2 : 1, .tokens = {12, 12}, .block = {3, 4}};
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-6f;
+  const Form form = TypeParam::D == 128 ? Form::kThreeStage : Form::kQuadratic;
+  for (const Arch arch : this->archs(1)) this->run(shape, arch, form);
   for (const Arch arch : this->archs(1)) {
-    const Outcome outcome = this->run(shape, arch, Form::kThreeStage);
-    EXPECT_EQ(outcome.early_launches, 3);
+    EXPECT_EQ(this->run_three_stages(shape, arch, 1, 2).early_launches, 3);
+  }
+  shape.tokens = shape.key_tokens = {8, 16};  // a thread block of any width has all queries
+  shape.block = shape.key_block = {4, 4};
+  shape.heads = 5;
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    const Outcome outcome = this->run(shape, arch, Form::kQuadratic);
+    EXPECT_EQ(outcome.bank_conflicts, 0u);
+    this->expect_traffic(outcome);
   }
 }
 
@@ -151,7 +160,7 @@ TYPED_TEST(BidirectionalForms, LargeSumsStayInRange) {
   for (const Precision precision : {Precision::kSingle, Precision::kPair}) {
     CallShape shape{.tokens = 420, .block = 210};
     shape.op.summaries = precision;
-    shape.op.denominator = Denominator::kCrossQuery;  // only three stages support it
+    shape.op.denominator = Denominator::kCrossQuery;  // no fused kernel supports it
     for (const Arch arch : this->archs(precision == Precision::kPair ? 0 : 1)) {
       auto call = this->call_of_large_sums(shape);
       this->run(call, arch, Form::kThreeStage);
@@ -164,8 +173,10 @@ TYPED_TEST(BidirectionalForms, LargeSumsStayInRange) {
 
 // 0 / 0 is 0, as on the CPU, where a row of the mixing matrix is 0; -1 / 0 is infinite.
 TYPED_TEST(BidirectionalForms, DenominatorsMayBeZero) {
-  const auto run = [](Arch arch, Form form, std::int32_t multiprocessors) {
-    const CallShape shape{.tokens = 64, .block = 16};
+  const auto run = [](Arch arch, Form form, std::int32_t multiprocessors,
+                      Denominator denominator = Denominator::kKeySum) {
+    CallShape shape{.tokens = 64, .block = 16};
+    shape.op.denominator = denominator;
     TestFixture::run_over_zero(shape, arch, form, multiprocessors);
     auto call = cuda_test::random_call<typename TypeParam::T, TypeParam::D, TypeParam::E>(shape, 1);
     for (int b = 0; b < 4; ++b) call.mixing[4 + b] = 0;
@@ -176,6 +187,7 @@ TYPED_TEST(BidirectionalForms, DenominatorsMayBeZero) {
   };
   for (const Arch arch : this->archs(0)) {
     run(arch, Form::kThreeStage, 2);
+    run(arch, Form::kQuadratic, 1, Denominator::kCrossQuery);
     for (const std::int32_t multiprocessors : this->few_and_many()) {
       run(arch, Form::kQuadratic, multiprocessors);
     }

@@ -157,15 +157,44 @@ TEST(Plan, PairsOfSummariesTakeTwiceTheSpace) {
   EXPECT_EQ((plan<128, 128>(video, kHopper).workspace_bytes), 2 * single);
 }
 
-TEST(Plan, CrossQueryDenominatorsReadQueriesTwice) {
-  Problem problem = kDit256;
+TEST(Plan, CrossQueryDenominatorsOfAThreadBlockAreQuadratic) {
+  const auto kernel = []<int D, int E>(const TokenBlocks& blocks, const Device& device) {
+    Problem problem = self_attention(1, 2, blocks, false);
+    problem.op.denominator = Denominator::kCrossQuery;
+    const Plan p = plan<D, E>(problem, device);
+    EXPECT_EQ(p.workspace_bytes == 0, p.form == Form::kQuadratic);
+    return std::pair(p.form, p.quadratic);
+  };
+  constexpr TokenBlocks kImage(1, 16, 16, 1, 4, 4), kHalf(1, 8, 16, 1, 4, 4);
+  const std::pair sm90a(Form::kQuadratic, QuadraticKernel::kSm90a);
+  const std::pair sm80(Form::kQuadratic, QuadraticKernel::kSm80);
+  const Device least = with_shared_bytes(kAmpere, mhla::cuda::kLeastShared);
+  EXPECT_EQ((kernel.template operator()<64, 64>(kImage, kHopper)), sm90a);
+  EXPECT_EQ((kernel.template operator()<64, 64>(sequence(256, 1), kHopper)), sm80);  // large m
+  EXPECT_EQ((kernel.template operator()<64, 64>(kImage, kAmpere)), sm80);
+  EXPECT_EQ((kernel.template operator()<64, 64>(kImage, least)), sm80);
+  EXPECT_EQ((kernel.template operator()<72, 72>(kImage, kHopper)), sm80);
+  EXPECT_EQ((kernel.template operator()<72, 72>(kImage, least)), sm80);
+  EXPECT_EQ((kernel.template operator()<128, 128>(kHalf, kHopper)), sm90a);
+  EXPECT_EQ((kernel.template operator()<128, 128>(kHalf, least)), sm80);
+  EXPECT_EQ((kernel.template operator()<128, 256>(kHalf, kHopper)), sm90a);
+  EXPECT_EQ((kernel.template operator()<128, 256>(kHalf, kAmpere)), sm80);
+  // A thread block has at most 256 queries, and 128 if D is 128.
+  EXPECT_EQ((kernel.template operator()<64, 64>(sequence(258, 129), kHopper).first),
+            Form::kThreeStage);
+  EXPECT_EQ((kernel.template operator()<128, 128>(kImage, kHopper).first), Form::kThreeStage);
+  EXPECT_EQ((kernel.template operator()<128, 256>(kHalf, least).first), Form::kThreeStage);
+}
+
+TEST(Plan, CrossQueryDenominatorsOfThreeStagesReadQueriesTwice) {
+  Problem problem = kDit512;
   problem.op.denominator = Denominator::kCrossQuery;
   const Plan p = plan<64, 64>(problem, kHopper);
   EXPECT_EQ(p.form, Form::kThreeStage);
-  const std::uint64_t tensor = 256u * 6 * 256 * 64 * 2;
-  EXPECT_EQ(p.traffic.tensors, 5 * tensor);
-  const std::uint64_t heads = 256 * 6, summaries = heads * 16 * 64 * 64 * 2;
-  EXPECT_EQ(p.traffic.summaries, 4 * summaries + 2 * heads * 16 * 64 * 4 + 2 * heads * 256 * 4);
+  const std::uint64_t heads = 64u * 6;
+  EXPECT_EQ(p.traffic.tensors, 5 * heads * 1024 * 64 * 2);
+  EXPECT_EQ(p.traffic.summaries,
+            4 * heads * 16 * 64 * 64 * 2 + 2 * heads * 16 * 64 * 4 + 2 * heads * 1024 * 4);
 }
 
 TEST(Plan, TheCausalFormReadsKeysAndValuesTwice) {

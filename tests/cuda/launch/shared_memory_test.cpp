@@ -267,6 +267,10 @@ TYPED_TEST(LeastSharedMemory, FewKeysAreWithinTheBound) {
   CallShape causal{.heads = 1, .tokens = 100, .block = 16};
   causal.causal = true;
   this->expect_right(causal, form);
+  CallShape cross{.heads = 2, .tokens = {8, 16}, .block = {4, 4}};
+  cross.op.denominator = Denominator::kCrossQuery;
+  cross.op.eps = 1e-3f;
+  this->expect_right(cross, form);
 }
 
 TYPED_TEST(LeastSharedMemory, FewBlocksAreWithinTheBound) {

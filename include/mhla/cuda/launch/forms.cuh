@@ -148,6 +148,27 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
                                             Start::kEarly);
 }
 
+/// Launches the quadratic kernel of a plan.
+template <class T, int D, int E, bool kCausal, bool kCrossQuery, class Stream>
+void run_quadratic(const Plan& plan, const DirectParameters& stage, std::int32_t pairs,
+                   const Device& device, const Stream& stream) {
+  if constexpr (!kCausal && D != 72) {
+    if constexpr (D == E && !kCrossQuery) {
+      if (plan.quadratic == QuadraticKernel::kSplit) {
+        using Kernel = SplitQuadraticSm80<T, D>;
+        stream.template run<Kernel>(Kernel::parameters(stage), pairs);
+        return;
+      }
+    }
+    if (plan.quadratic == QuadraticKernel::kSm90a) {
+      run_copying<QuadraticSm90<T, D, E, kCrossQuery>>(stage, pairs, device, stream,
+                                                       Start::kInOrder);
+      return;
+    }
+  }
+  stream.template run<QuadraticSm80<T, D, E, kCausal, kCrossQuery>>(stage, pairs);
+}
+
 /// Launches the fused kernel of a plan. sm_80 takes the one with the fewest regions that hold all
 /// blocks.
 template <class T, int D, int E, class Stream>
@@ -194,21 +215,15 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:
-      if constexpr (!kCausal && D != 72 && !kRotary) {
-        if constexpr (D == E) {
-          if (plan.quadratic == QuadraticKernel::kSplit) {
-            using Kernel = SplitQuadraticSm80<T, D>;
-            stream.template run<Kernel>(Kernel::parameters(direct), pairs);
-            return;
-          }
-        }
-        if (plan.quadratic == QuadraticKernel::kSm90a) {
-          detail::run_copying<QuadraticSm90<T, D, E>>(direct, pairs, device, stream,
-                                                      Start::kInOrder);
+      if constexpr (!kCausal && !kRotary) {
+        if (detail::crosses(problem)) {
+          detail::run_quadratic<T, D, E, false, true>(plan, direct, pairs, device, stream);
           return;
         }
       }
-      if constexpr (!kRotary) stream.template run<QuadraticSm80<T, D, E, kCausal>>(direct, pairs);
+      if constexpr (!kRotary) {
+        detail::run_quadratic<T, D, E, kCausal, false>(plan, direct, pairs, device, stream);
+      }
       return;
     case Form::kFused:
       if constexpr (kCausal && D == 64 && !kRotary) {

@@ -54,8 +54,9 @@ struct Plan {
   const char* reason;           ///< one line
   std::size_t workspace_bytes;  ///< a multiple of 256
   Traffic traffic;
-  /// Kernel of the quadratic form. kSplit splits the keys of few items over warps. Otherwise sm_90a
-  /// takes kSm90a if the mixing matrix fits. (72, 72) and causal problems always take kSm80.
+  /// Kernel of the quadratic form. kSplit splits the keys of few items over warps, unless
+  /// denominators are cross-query sums. Otherwise sm_90a takes kSm90a if the mixing matrix fits.
+  /// (72, 72) and causal problems always take kSm80.
   QuadraticKernel quadratic;
   /// Architecture of each stage's kernel. Kernels of sm_90a read by tensor copies and need blocks
   /// that are boxes of the tensors (tile/token_boxes.cuh). For (72, 72) there is no causal read-out
@@ -88,6 +89,12 @@ constexpr Arch kernel_arch(const Stage& stage, const Problem& problem, const Dev
   return fits ? Arch::kSm90a : Arch::kSm80;
 }
 
+/// Returns true if denominators read other queries, so that a thread block of the quadratic form
+/// has all queries of a pair.
+constexpr bool crosses(const Problem& problem) {
+  return problem.op.denominator == Denominator::kCrossQuery;
+}
+
 /// Returns true if there are few enough 16-query thread blocks to split keys over their warps.
 template <int D>
 constexpr bool splits_keys(const DirectParameters& stage, const Problem& problem,
@@ -107,11 +114,14 @@ constexpr QuadraticKernel quadratic_kernel(const Problem& problem, const Device&
     if (problem.causal || problem.pairs() == 0) return QuadraticKernel::kSm80;
     const DirectParameters stage = direct_stage(problem, {});
     if constexpr (D == E) {
-      if (splits_keys<D>(stage, problem, device)) return QuadraticKernel::kSplit;
+      if (!crosses(problem) && splits_keys<D>(stage, problem, device)) {
+        return QuadraticKernel::kSplit;
+      }
     }
-    if (kernel_arch<QuadraticSm90<bfloat16, D, E>>(stage, problem, device) == Arch::kSm90a) {
-      return QuadraticKernel::kSm90a;
-    }
+    const Arch arch = crosses(problem)
+                          ? kernel_arch<QuadraticSm90<bfloat16, D, E, true>>(stage, problem, device)
+                          : kernel_arch<QuadraticSm90<bfloat16, D, E>>(stage, problem, device);
+    if (arch == Arch::kSm90a) return QuadraticKernel::kSm90a;
   }
   return QuadraticKernel::kSm80;
 }
@@ -160,7 +170,8 @@ constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
       if (plan.quadratic == QuadraticKernel::kSplit)
         return {"split_quadratic", Split::kSharedBytes};
     }
-    return {"quadratic", QuadraticConfig<D, E, true>::kBytes};
+    return {"quadratic", crosses(problem) ? QuadraticConfig<D, E, false, true>::kBytes
+                                          : QuadraticConfig<D, E, true>::kBytes};
   }
   if constexpr (form_bounds<D, E>(Arch::kSm80, 0).fused_blocks > 0) {
     if (plan.form == Form::kFused) {
@@ -236,17 +247,19 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   const auto planned = [&](Form form, const char* reason) {
     return detail::planned<D, E>(problem, device, form, reason, fused);
   };
-  if (problem.op.denominator == Denominator::kCrossQuery) {
-    return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
-  }
   if (problem.rotary) {
     return planned(Form::kThreeStage, "features turn where summaries are made and read out");
   }
   if (problem.norm.normed) {
     return planned(Form::kThreeStage, "outputs are normalised where they are read out");
   }
-  if (keys <= bounds.quadratic_keys) {
+  const bool crosses = detail::crosses(problem);
+  const bool holds = problem.query_blocks.tokens() <= QuadraticConfig<D, E, false, true>::kQueries;
+  if (keys <= bounds.quadratic_keys && (!crosses || holds)) {
     return planned(Form::kQuadratic, "so few keys that all weights cost less than summaries");
+  }
+  if (crosses) {
+    return planned(Form::kThreeStage, "cross-query denominators need the key sums of all blocks");
   }
   if (problem.op.summaries == Precision::kPair) {
     return planned(Form::kThreeStage, "pairs of summaries do not fit into shared memory");
