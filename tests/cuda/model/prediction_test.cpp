@@ -56,4 +56,15 @@ TEST(Prediction, IsWithin15PercentOf14MeasuredTimesOf17) {
   EXPECT_GE(close, 14);
 }
 
+// Columns of the page: case, form, predicted.
+TEST(Prediction, OfCrossQueryDenominatorsIsThatOfThePage) {
+  for (const auto& c : mhla::cuda_bench::all_cases()) {
+    if (c.label() != "dit_s_256_b256" && c.label() != "dit_s_256_b64") continue;
+    const std::vector<std::string> row = row_of(c.label() + ", cross-query");
+    const Prediction p = predict(c, mhla::cuda::Denominator::kCrossQuery);
+    EXPECT_EQ(row[1], p.family.name) << c.label();
+    EXPECT_EQ(row[2], microseconds(p.seconds)) << c.label();
+  }
+}
+
 }  // namespace
