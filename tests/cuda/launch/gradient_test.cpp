@@ -143,8 +143,30 @@ TYPED_TEST(GradientForms, OfCrossQueries) {
   CallShape shape{.batch = 2, .tokens = {1, 12, 12}, .block = {1, 3, 4}};
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-3f;
-  for (const Arch arch : {Arch::kSm80, Arch::kSm90a})
-    this->template run<false>(shape, Device{arch, 2});
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    const Device device = mhla::cuda::with_shared_bytes({arch, 2}, mhla::cuda::kLeastShared);
+    EXPECT_FALSE(this->template run<false>(shape, device).quadratic);
+  }
+}
+
+// Cases: slots that are and are not a multiple of 8, keys that are not the queries, short last
+// blocks of keys, one block, and more pairs than thread blocks.
+TYPED_TEST(GradientForms, OfCrossQueriesOfFewTokensTakeOneKernel) {
+  if constexpr (TypeParam::D <= 72) {
+    CallShape shapes[] = {
+        {.batch = 2, .heads = 3, .tokens = {1, 8, 16}, .block = {1, 4, 4}},
+        {.tokens = 90, .block = 45, .key_tokens = {1, 9, 4}, .key_block = {1, 5, 4}, .layout = 1},
+        {.heads = 2, .tokens = {1, 6, 9}, .block = {1, 2, 3}, .layout = 2},
+        {.tokens = 20, .block = 20}};
+    shapes[1].op.key_map = FeatureMap::elu_plus_one();
+    shapes[2].op.query_map = shapes[2].op.key_map = FeatureMap::elu_plus_one();
+    shapes[2].op.scale = 0.25f;
+    for (CallShape& shape : shapes) {
+      shape.op.denominator = Denominator::kCrossQuery;
+      shape.op.eps = shape.tokens[2] == 20 ? 0 : 1e-3f;  // dm of one block is 0, up to eps
+      EXPECT_TRUE(this->template run<false>(shape, {Arch::kSm90a, 2}).quadratic);
+    }
+  }
 }
 
 TYPED_TEST(GradientForms, OfOutputsWithNormAndGate) {
@@ -187,8 +209,10 @@ TYPED_TEST(GradientForms, OfOtherKeysThanQueriesInPairs) {
 // Bits depend neither on the order of thread blocks nor on whether outputs are kept.
 TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
   using Number = typename TypeParam::T;
-  for (const bool causal : {false, true}) {
-    const CallShape shape{.heads = 2, .tokens = 150, .block = 40, .causal = causal};
+  for (const int turn : {0, 1, 2}) {
+    const bool causal = turn == 1;
+    CallShape shape{.heads = 2, .tokens = turn == 2 ? 120 : 150, .block = 40, .causal = causal};
+    if (turn == 2) shape.op.denominator = Denominator::kCrossQuery;
     GradientCall<Number> call =
         cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
     for (const Device& device : this->devices()) {
@@ -205,9 +229,11 @@ TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
 // Outputs with a denominator of 0 are constants: a zero row of the mixing matrix adds exactly 0.
 TYPED_TEST(GradientForms, DenominatorsMayBeZero) {
   using Number = typename TypeParam::T;
-  for (const bool causal : {false, true}) {
+  for (const int turn : {0, 1, 2}) {
+    const bool causal = turn == 1;
     for (const Device& device : this->devices()) {
-      const CallShape shape{.tokens = 60, .block = 20, .causal = causal};
+      CallShape shape{.tokens = 60, .block = 20, .causal = causal};
+      if (turn == 2) shape.op.denominator = Denominator::kCrossQuery;
       GradientCall<Number> call =
           cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
       for (int b = 0; b < 3; ++b) call.mixing[b] = 0;
@@ -231,31 +257,34 @@ TYPED_TEST(GradientForms, DenominatorsMayBeZero) {
 // Zero rows of dout add exactly 0, even where outputs are infinite.
 TYPED_TEST(GradientForms, TokensWithoutGradientsAddNothing) {
   using Number = typename TypeParam::T;
-  const CallShape shape{.tokens = 60, .block = 20};
-  GradientCall<Number> call =
-      cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
-  const Device device{Arch::kSm80, 2};
-  const auto plan = mhla::cuda::plan<TypeParam::D, TypeParam::E>(problem_of(call), device);
-  cuda_test::Call<Number>& forward = call;
-  cuda_test::run_only<TypeParam::D, TypeParam::E>(forward, plan, device, 1);
-  for (int t = 0; t < 20; ++t) {
-    for (int e = 0; e < TypeParam::E; ++e) {
-      call.dout.at(0, t, 0, e) = Number{0};
-      call.o.at(0, t, 0, e) = cuda_test::from_double<Number>(INFINITY);
-    }
-  }
-  for (const Device& target : this->devices()) {
-    GradientTensors<Number> got(call, 0);
-    cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, target, 3, &call.o);
-    got.q.each([&](int b, int t, int h, int d) {
-      if (t < 20) {
-        EXPECT_EQ(got.q.value(b, t, h, d), 0);
-      } else {
-        EXPECT_TRUE(std::isfinite(got.q.value(b, t, h, d)));
+  for (const Denominator denominator : {Denominator::kKeySum, Denominator::kCrossQuery}) {
+    CallShape shape{.tokens = 60, .block = 20};
+    shape.op.denominator = denominator;
+    GradientCall<Number> call =
+        cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
+    const Device device{Arch::kSm80, 2};
+    const auto plan = mhla::cuda::plan<TypeParam::D, TypeParam::E>(problem_of(call), device);
+    cuda_test::Call<Number>& forward = call;
+    cuda_test::run_only<TypeParam::D, TypeParam::E>(forward, plan, device, 1);
+    for (int t = 0; t < 20; ++t) {
+      for (int e = 0; e < TypeParam::E; ++e) {
+        call.dout.at(0, t, 0, e) = Number{0};
+        call.o.at(0, t, 0, e) = cuda_test::from_double<Number>(INFINITY);
       }
-    });
-    for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+    }
+    for (const Device& target : this->devices()) {
+      GradientTensors<Number> got(call, 0);
+      cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, target, 3, &call.o);
+      got.q.each([&](int b, int t, int h, int d) {
+        if (t < 20 && denominator == Denominator::kKeySum) {  // no other output reads the query
+          EXPECT_EQ(got.q.value(b, t, h, d), 0);
+        } else {
+          EXPECT_TRUE(std::isfinite(got.q.value(b, t, h, d)));
+        }
+      });
+      for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
+    }
   }
 }
 

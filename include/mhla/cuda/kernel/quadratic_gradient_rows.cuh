@@ -2,7 +2,7 @@
 
 /// \file
 /// Rows of a pair in shared memory for quadratic_gradient_sm80.cuh: phi(Q), phi(K), V and dN, with
-/// c, the mixing matrix and the sums of its gradient.
+/// c, ds, the mixing matrix and the sums of its gradient.
 
 #include <cstdint>
 
@@ -23,9 +23,9 @@
 namespace mhla::cuda {
 
 /// A thread's view of these rows.
-template <class T, int D>
+template <class T, int D, bool kCrossQuery>
 struct QuadraticGradientRows {
-  using Config = QuadraticGradientConfig<D>;
+  using Config = QuadraticGradientConfig<D, kCrossQuery>;
   using Params = QuadraticGradientParameters;
   using Rows = typename Config::Rows;
   using Output = typename Config::Output;
@@ -61,9 +61,10 @@ struct QuadraticGradientRows {
   MHLA_DEVICE std::uint32_t sum(std::int32_t rows, std::int32_t b) const {
     return shared + Config::kSums + 4 * static_cast<std::uint32_t>(rows * Config::kMostBlocks + b);
   }
-  MHLA_DEVICE std::uint32_t weight(std::int32_t row) const {
-    return shared + Config::kWeights + 4 * static_cast<std::uint32_t>(row);
-  }
+  /// Shared addresses of c, ds and s of a row.
+  MHLA_DEVICE std::uint32_t weight(std::int32_t r) const { return at(Config::kWeights, r); }
+  MHLA_DEVICE std::uint32_t own_weight(std::int32_t r) const { return at(Config::kOwnWeights, r); }
+  MHLA_DEVICE std::uint32_t query_sum(std::int32_t r) const { return at(Config::kQuerySums, r); }
 
   /// Copies the mixing matrix, one warp per row, and clears the sums of its gradient.
   MHLA_DEVICE void store_mixing(const Params& p) const {
@@ -118,7 +119,7 @@ struct QuadraticGradientRows {
     });
   }
 
-  /// Computes z of each block of keys, two numbers per thread, then z~ of each block of queries.
+  /// Computes z of each block of keys, two numbers per thread, then z~ of each block, or s.
   MHLA_DEVICE void sum_keys(const Params& p) const {
     constexpr std::uint32_t kPairs = D / 2;
     const std::uint32_t z = shared + Config::kKeySums, mixed = shared + Config::kMixedSums;
@@ -144,6 +145,16 @@ struct QuadraticGradientRows {
       ptx::st_shared_f32(to + 4, y);
     });
     ptx::bar_sync();
+    if constexpr (kCrossQuery) {
+      MHLA_CUDA_UNROLL
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const std::int32_t row = row_of(pass);
+        const float s = query_product(row, z + 4 * D * block_of(p, row));
+        if (thread % 8 == 0) ptx::st_shared_f32(query_sum(row), s);
+      }
+      ptx::bar_sync();
+      return;
+    }
     of_all(p.queries.blocks.blocks(), [&](std::int32_t i, std::uint32_t pair) {
       float x = 0, y = 0;
       MHLA_CUDA_LOOP
@@ -174,7 +185,7 @@ struct QuadraticGradientRows {
     MHLA_CUDA_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
       const std::int32_t token = query_tokens()(row_of(pass));
-      const bool reads = token >= 0 && p.normalization.denominator == Denominator::kKeySum;
+      const bool reads = token >= 0 && p.normalization.denominator != Denominator::kNone;
       outputs.rows[pass] =
           Row::Words::load(reads ? o + token * p.out.token_stride : nullptr, thread % 8);
     }
@@ -183,42 +194,21 @@ struct QuadraticGradientRows {
 
   /// Replaces dO by dN and computes c, for the rows of the thread's group of eight.
   MHLA_DEVICE void weigh(const Params& p, const Outputs& outputs) const {
-    const bool key_sums = p.normalization.denominator == Denominator::kKeySum;
+    const bool divides = p.normalization.denominator != Denominator::kNone;
     const std::uint32_t sharer = thread % 8;
-    const auto words_of = [&](Rows rows, std::int32_t row) {
-      typename Row::Words words{};
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
-        if (!Row::has(i, sharer)) continue;
-        words.pieces[i] =
-            ptx::ld_shared_v4(rows.piece(static_cast<std::uint32_t>(row), 8 * i + sharer));
-      }
-      return words;
-    };
     MHLA_CUDA_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
       const std::int32_t row = row_of(pass);
       Row dn = Row::template of<T>(words_of(gradients(), row));
       const bool any = any_nonzero(dn);
       float d = 0;
-      if (key_sums) {
-        const Row q = Row::template of<T>(words_of(queries(), row));
-        const std::uint32_t z = shared + Config::kMixedSums +
-                                4 * static_cast<std::uint32_t>(p.queries.block_of(row)) * D;
-        MHLA_CUDA_UNROLL
-        for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
-          if (!Row::has(i, sharer)) continue;
-          MHLA_CUDA_UNROLL
-          for (std::uint32_t j = 0; j < 8; j += 4) {
-            const ptx::Words4 four = ptx::ld_shared_v4(z + 4 * (8 * (8 * i + sharer) + j));
-            MHLA_CUDA_UNROLL
-            for (std::uint32_t n = 0; n < 4; ++n) d += q.x[i][j + n] * as_float(four.x[n]);
-          }
-        }
-        d = over_sharers(d);
+      if constexpr (kCrossQuery) {
+        d = mixed_sum(p, row);
+      } else if (divides) {
+        d = query_product(row, shared + Config::kMixedSums + 4 * D * block_of(p, row));
       }
       const bool counts = divide_gradients(p.normalization, d, any, dn);
-      const float along = key_sums ? dot(dn, Row::template of<T>(outputs.rows[pass])) : 0;
+      const float along = divides ? dot(dn, Row::template of<T>(outputs.rows[pass])) : 0;
       if (sharer == 0) ptx::st_shared_f32(weight(row), counts ? -along : 0);
       MHLA_CUDA_UNROLL
       for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
@@ -229,7 +219,79 @@ struct QuadraticGradientRows {
     }
   }
 
+  /// Computes ds of all queries, and adds the part of dm that denominators have, from c and s.
+  MHLA_DEVICE void mix_weights(const Params& p) const {
+    static_assert(kThreads == Config::kRows);
+    const std::int32_t blocks = p.queries.blocks.blocks(), step = p.queries.rows_of_block();
+    const auto row = static_cast<std::int32_t>(thread);
+    float ds = 0;
+    for (std::int32_t i = 0; i < blocks; ++i) {
+      ds += ptx::ld_shared_f32(mixing(i, p.queries.block_of(row))) *
+            ptx::ld_shared_f32(weight(i * step + row % step));
+    }
+    ptx::st_shared_f32(own_weight(row), ds);
+    if (p.parts == nullptr) return;
+    MHLA_CUDA_LOOP
+    for (std::int32_t n = row; n < blocks * blocks; n += kThreads) {
+      const std::int32_t i = n / blocks, b = n % blocks;
+      const std::uint32_t to = sum(i * step / 8, b);
+      float dm = 0;
+      for (std::int32_t slot = 0; slot < step; ++slot) {
+        dm += ptx::ld_shared_f32(query_sum(b * step + slot)) *
+              ptx::ld_shared_f32(weight(i * step + slot));
+      }
+      ptx::st_shared_f32(to, ptx::ld_shared_f32(to) + dm);
+    }
+  }
+
  private:
+  MHLA_DEVICE std::uint32_t at(int begin, std::int32_t row) const {
+    return shared + static_cast<std::uint32_t>(begin + 4 * row);
+  }
+  static MHLA_DEVICE std::uint32_t block_of(const Params& p, std::int32_t row) {
+    return static_cast<std::uint32_t>(p.queries.block_of(row));
+  }
+
+  MHLA_DEVICE typename Row::Words words_of(Rows rows, std::int32_t row) const {
+    typename Row::Words words{};
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
+      if (!Row::has(i, thread % 8)) continue;
+      words.pieces[i] =
+          ptx::ld_shared_v4(rows.piece(static_cast<std::uint32_t>(row), 8 * i + thread % 8));
+    }
+    return words;
+  }
+
+  /// Returns phi(q) . z of a row, in all threads of the row. z is a shared address.
+  MHLA_DEVICE float query_product(std::int32_t row, std::uint32_t z) const {
+    const Row q = Row::template of<T>(words_of(queries(), row));
+    const std::uint32_t sharer = thread % 8;
+    float d = 0;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
+      if (!Row::has(i, sharer)) continue;
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t j = 0; j < 8; j += 4) {
+        const ptx::Words4 four = ptx::ld_shared_v4(z + 4 * (8 * (8 * i + sharer) + j));
+        MHLA_CUDA_UNROLL
+        for (std::uint32_t n = 0; n < 4; ++n) d += q.x[i][j + n] * as_float(four.x[n]);
+      }
+    }
+    return over_sharers(d);
+  }
+
+  /// Returns r of a row, in all threads of the row.
+  MHLA_DEVICE float mixed_sum(const Params& p, std::int32_t row) const {
+    const std::int32_t step = p.queries.rows_of_block();
+    float r = 0;
+    for (auto b = static_cast<std::int32_t>(thread % 8); b < p.queries.blocks.blocks(); b += 8) {
+      r += ptx::ld_shared_f32(mixing(p.queries.block_of(row), b)) *
+           ptx::ld_shared_f32(query_sum(b * step + row % step));
+    }
+    return over_sharers(r);
+  }
+
   MHLA_DEVICE std::int32_t row_of(int pass) const {
     return static_cast<std::int32_t>(thread / 8) + pass * (kThreads / 8);
   }

@@ -14,6 +14,11 @@
 /// den_t = phi(q_t) . z~_i with key sums z, in float. Without a denominator c_t = 0. A token whose
 /// dO is all zero, or whose den_t is 0, has dN_t = 0 and c_t = 0.
 ///
+/// If kCrossQuery, den_t is r_t of query_sums.cuh. Let query t be in slot w of block b. Then
+///
+///     G_tj  = m (dN_t . v_j) + ds_t [j in b],   ds_t = sum_i m_ib c_iw
+///     dm_ib = sum of A_tj (dN_t . v_j) + sum_w s_bw c_iw
+///
 /// A thread block processes one pair at a time, with phi(Q), phi(K), V and dN in shared memory.
 /// Each has up to 256 rows, with blocks padded to multiples of 8 rows. Each 8 x 8 product therefore
 /// has a single coefficient m. A warp computes dq of 16 queries over all keys, then dk and dv of 16
@@ -45,10 +50,10 @@
 
 namespace mhla::cuda {
 
-template <class T, int D>
+template <class T, int D, bool kCrossQuery = false>
 class QuadraticGradientSm80 {
-  using Config = QuadraticGradientConfig<D>;
-  using Shared = QuadraticGradientRows<T, D>;
+  using Config = QuadraticGradientConfig<D, kCrossQuery>;
+  using Shared = QuadraticGradientRows<T, D, kCrossQuery>;
 
  public:
   using Params = QuadraticGradientParameters;
@@ -108,9 +113,13 @@ class QuadraticGradientSm80 {
     at.map_rows(p.query_map, at.queries(), at.query_tokens());
     at.map_rows(p.key_map, at.keys(), at.key_tokens());
     ptx::bar_sync();
-    if (p.normalization.denominator == Denominator::kKeySum) at.sum_keys(p);
+    if (p.normalization.denominator != Denominator::kNone) at.sum_keys(p);
     at.weigh(p, outputs);
     ptx::bar_sync();
+    if constexpr (kCrossQuery) {
+      at.mix_weights(p);
+      ptx::bar_sync();
+    }
   }
 
   /// Computes dq of 16 queries, and their part of dm.
@@ -119,8 +128,10 @@ class QuadraticGradientSm80 {
     const Fragment<D> q = load_rows(at.queries(), row, at.lane);
     const Fragment<D> dn = load_rows(at.gradients(), row, at.lane);
     const auto query = row + static_cast<std::int32_t>(at.lane / 4);
-    const float c = ptx::ld_shared_f32(at.weight(query));
-    const float c_8 = ptx::ld_shared_f32(at.weight(query + 8));
+    const auto weight_of = [&](std::int32_t t) {
+      return ptx::ld_shared_f32(kCrossQuery ? at.own_weight(t) : at.weight(t));
+    };
+    const float c = weight_of(query), c_8 = weight_of(query + 8);
     const std::int32_t block = p.queries.block_of(row), block_8 = p.queries.block_of(row + 8);
     const std::int32_t last = p.keys.blocks.blocks() - 1;
     float dq[kTiles][4] = {};
@@ -139,9 +150,10 @@ class QuadraticGradientSm80 {
         MHLA_CUDA_UNROLL
         for (int i = 0; i < 2; ++i) {
           float &g = gradients[j][i], &g_8 = gradients[j][i + 2];
-          g += c, g_8 += c_8;
+          if constexpr (!kCrossQuery) g += c, g_8 += c_8;
           sums.x += scores[j][i] * g, sums.x_8 += scores[j][i + 2] * g_8;
           g *= m, g_8 *= m_8;
+          if constexpr (kCrossQuery) g += b == block ? c : 0, g_8 += b == block_8 ? c_8 : 0;
         }
         key.advance(p.keys.blocks.slots());
         if (key.slot == 0) {
@@ -189,13 +201,19 @@ class QuadraticGradientSm80 {
         const std::int32_t i = query.block < last ? query.block : last;
         const float m = ptx::ld_shared_f32(at.mixing(i, block));
         const float m_8 = ptx::ld_shared_f32(at.mixing(i, block_8));
-        const ptx::Words2 c = ptx::ld_shared_v2(
-            at.weight(first + 8 * j + static_cast<std::int32_t>(at.lane % 4 * 2)));
+        const std::int32_t t = first + 8 * j + static_cast<std::int32_t>(at.lane % 4 * 2);
+        const ptx::Words2 c = ptx::ld_shared_v2(kCrossQuery ? at.own_weight(t) : at.weight(t));
         MHLA_CUDA_UNROLL
         for (int n = 0; n < 2; ++n) {
           scores[j][n] *= m, scores[j][n + 2] *= m_8;
-          gradients[j][n] = m * (gradients[j][n] + as_float(c.x[n]));
-          gradients[j][n + 2] = m_8 * (gradients[j][n + 2] + as_float(c.x[n]));
+          float &g = gradients[j][n], &g_8 = gradients[j][n + 2];
+          const float weight = as_float(c.x[n]);
+          if constexpr (kCrossQuery) {
+            g = m * g + (i == block ? weight : 0);
+            g_8 = m_8 * g_8 + (i == block_8 ? weight : 0);
+          } else {
+            g = m * (g + weight), g_8 = m_8 * (g_8 + weight);
+          }
         }
         query.advance(p.queries.blocks.slots());
       }

@@ -58,7 +58,7 @@ struct QuadraticGradientParameters {
   std::int32_t multiprocessors;  ///< multiprocessors of the device
   FeatureMap query_map;
   FeatureMap key_map;
-  Normalization normalization;  ///< kNone or kKeySum
+  Normalization normalization;
   MixingArray mixing;
   float* parts;  ///< [parts_of(pairs, multiprocessors), Mq, Mk], or null
 
@@ -69,7 +69,7 @@ struct QuadraticGradientParameters {
 };
 
 /// \tparam D  64, or 72 on devices with the shared memory of sm_90a
-template <int D>
+template <int D, bool kCrossQuery = false>
 struct QuadraticGradientConfig {
   static constexpr Arch kInstructionSet = D == 64 ? Arch::kSm80 : Arch::kSm90a;
   static constexpr int kThreads = 256;
@@ -87,12 +87,14 @@ struct QuadraticGradientConfig {
   static constexpr int kGradients = kValues + Rows::kBytes;  ///< dN
   static constexpr int kOutputs = kGradients + Rows::kBytes;
   static constexpr int kKeySums = kOutputs;                               ///< z [Mk, D]
-  static constexpr int kMixedSums = kKeySums + 4 * kMostBlocks * D;       ///< z~ [Mq, D]
+  static constexpr int kMixedSums = kKeySums + 4 * kMostBlocks * D;       ///< z~ [Mq, D], or
+  static constexpr int kQuerySums = kMixedSums;                           ///< s [kRows]
   static constexpr int kMixing = kOutputs + kWarps * Output::kBytes;      ///< m [Mq, kPitch]
   static constexpr int kPitch = kMostBlocks + 1;                          ///< numbers per row of m
   static constexpr int kSums = kMixing + 4 * kMostBlocks * kPitch;        ///< sums of A G
   static constexpr int kWeights = kSums + 4 * kMostBlocks * kMostBlocks;  ///< c [kRows]
-  static constexpr int kQueryTokens = kWeights + 4 * kRows;
+  static constexpr int kOwnWeights = kWeights + 4 * kRows;                ///< ds [kRows]
+  static constexpr int kQueryTokens = kOwnWeights + (kCrossQuery ? 4 * kRows : 0);
   static constexpr int kKeyTokens = kQueryTokens + 4 * kRows;
   static constexpr int kBytes = kKeyTokens + 4 * kRows;
   static_assert(kBytes <= shared_limit(kInstructionSet), "rows fit into shared memory");

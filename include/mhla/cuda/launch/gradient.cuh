@@ -111,7 +111,11 @@ class GradientRun {
   void run_quadratic(const Stream& stream) const {
     if constexpr (D == E && D <= 72 && !kCausal && !kRotary) {
       compute_outputs(stream);
-      stream.template run<QuadraticGradientSm80<T, D>>(l_.quadratic(), l_.pairs());
+      if (l_.cross()) {
+        stream.template run<QuadraticGradientSm80<T, D, true>>(l_.quadratic(), l_.pairs());
+      } else {
+        stream.template run<QuadraticGradientSm80<T, D>>(l_.quadratic(), l_.pairs());
+      }
       if (l_.wants_mixing()) mixing_.add_parts(stream);
     }
   }

@@ -43,10 +43,10 @@ constexpr bool takes_scores(const Problem& forward) {
 template <int D, int E, bool kRotary>
 constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& device) {
   if constexpr (D == E && D <= 72 && !kRotary) {
-    return !forward.causal && !forward.norm.normed &&
-           forward.op.denominator != Denominator::kCrossQuery &&
-           PaddedBlocks::fit(forward.query_blocks) && PaddedBlocks::fit(forward.key_blocks) &&
-           device.shared_bytes >= QuadraticGradientConfig<D>::kBytes &&
+    return !forward.causal && !forward.norm.normed && PaddedBlocks::fit(forward.query_blocks) &&
+           PaddedBlocks::fit(forward.key_blocks) &&
+           device.shared_bytes >= (crosses(forward) ? QuadraticGradientConfig<D, true>::kBytes
+                                                    : QuadraticGradientConfig<D>::kBytes) &&
            (QuadraticGradientConfig<D>::kInstructionSet == Arch::kSm80 ||
             device.kernels() == Arch::kSm90a);
   }
