@@ -138,8 +138,8 @@ class Problem {
       if (form_.mixing) {
         expect_mixing(*form_.mixing, blocks);
         gradients[3] = torch::stable::new_zeros(*form_.mixing, form_.mixing->sizes());
-        call.dmixing = {static_cast<float*>(gradients[3].mutable_data_ptr()), gradients[3].size(0),
-                        gradients[3].size(1), gradients[3].size(1)};
+        call.dmixing = {static_cast<float*>(gradients[3].mutable_data_ptr()),
+                        blocks.queries.blocks(), blocks.keys.blocks(), gradients[3].size(1)};
       }
       F::check(call);
       const Launch launch(*this, blocks);
