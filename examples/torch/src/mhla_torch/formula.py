@@ -24,6 +24,9 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from mhla_torch import checks
+from mhla_torch.checks import fail
+
 CHUNK = 64  # tokens per block of causal linear attention
 MAPS = {"relu": lambda x: x.relu() + 1e-6, "identity": lambda x: x, "exp": torch.exp,
         "elu_plus_one": lambda x: torch.where(x > 0, x + 1, x.clamp(max=0).exp())}
@@ -35,20 +38,20 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
     name = "mhla::bidirectional"
     axes = len(grid) or 1
     if axes > 3:
-        _fail(name, "grid", f"has {axes} sizes", "1 to 3")
+        fail(name, "grid", f"has {axes} sizes", "1 to 3")
     if len(block) != axes:
-        _fail(name, "block", f"has {len(block)} sizes", f"{axes}{' (those of grid)' * bool(grid)}")
+        fail(name, "block", f"has {len(block)} sizes", f"{axes}{' (those of grid)' * bool(grid)}")
     if min((*grid, *block)) < 1:
-        _fail(name, "grid and block", f"are {tuple(grid)} and {tuple(block)}", "sizes >= 1")
+        fail(name, "grid and block", f"are {tuple(grid)} and {tuple(block)}", "sizes >= 1")
     if prefix < 0:
-        _fail(name, "prefix", f"is {prefix}", "at least 0")
+        fail(name, "prefix", f"is {prefix}", "at least 0")
 
     def form(q, k, v, den, cross):
         queries, keys = (_pieces(name, tensor, grid, block, prefix) for tensor in (q, k))
         rows, columns = (sum(piece.blocks for piece in pieces) for pieces in (queries, keys))
-        matrix = _matrix(name, mixing, rows, columns, q.dtype, exactly=bool(grid))
+        matrix = checks.matrix(name, mixing, rows, columns, q.dtype, exactly=bool(grid))
         if cross:
-            _expect_equal_blocks(name, queries, rows, columns)
+            checks.expect_equal_blocks(name, queries, rows, columns)
         return _mix(q, k, v, den, cross, matrix, queries, keys)
 
     return _attend(name, form, q, k, v, **options)
@@ -58,12 +61,12 @@ def causal(q, k, v, mixing, *, block, **options):
     """Causal attention: a token reads itself and the past; see mhla_torch.causal."""
     name = "mhla::causal"
     if block < 1:
-        _fail(name, "block", f"is {block}", "at least 1")
+        fail(name, "block", f"is {block}", "at least 1")
 
     def form(q, k, v, den, cross):
-        _expect_causal(name, q, k, cross)
+        checks.expect_causal(name, q, k, cross)
         piece = Piece(0, (q.shape[2],), (block,))
-        matrix = _matrix(name, mixing, piece.blocks, piece.blocks, q.dtype)
+        matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q.dtype)
         earlier = matrix.tril(-1)
         return _scan(q, k, v, den, piece, lambda sums: _product(earlier, sums),
                      matrix.diagonal()[:, None, None])
@@ -79,7 +82,7 @@ def linear(q, k, v, *, causal=False, **options):
         if not causal:  # a slot of one block holds one query, so cross is no different
             whole = [[Piece(0, (t.shape[2],), (max(1, t.shape[2]),))] for t in (q, k)]
             return _mix(q, k, v, den, False, None, *whole)
-        _expect_causal(name, q, k, cross)
+        checks.expect_causal(name, q, k, cross)
         return _scan(q, k, v, den, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1)
 
     return _attend(name, form, q, k, v, **options)
@@ -97,11 +100,11 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
     den: features of the denominators, () for q and k, None for no denominators
     cross: sums are over the queries of equal slots
     """
-    _expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k)
+    checks.expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k)
     if normalizer not in ("none", "key_sum", "cross_query"):
-        _fail(name, "normalizer", f'is "{normalizer}"', "none, key_sum or cross_query")
+        fail(name, "normalizer", f'is "{normalizer}"', "none, key_sum or cross_query")
     dtype = dtype or (torch.float64 if q.dtype is torch.float64 else torch.float32)
-    masks = [_mask(name, argument, mask, t, layout) for argument, mask, t in
+    masks = [checks.mask(name, argument, mask, t, layout) for argument, mask, t in
              (("query_mask", query_mask, q), ("key_mask", key_mask, k))]
 
     def features(x, side):
@@ -198,24 +201,34 @@ def _sums_before(sums):
 def _features(name, feature_map, x, argument, weights):
     """Features phi(x) of x [..,D]."""
     if feature_map not in (*MAPS, *LAYERS):
-        _fail(name, "feature_map", f'is "{feature_map}"', ", ".join((*MAPS, *LAYERS)))
+        fail(name, "feature_map", f'is "{feature_map}"', ", ".join((*MAPS, *LAYERS)))
     layers, width = LAYERS.get(feature_map, 0), x.shape[-1]
     if (weights is None) != (layers == 0):
-        _fail(name, argument, *(("is absent", f"the weights of {feature_map}") if layers else
-                                ("is set", f"none: there are no weights in {feature_map}")))
+        fail(name, argument, *(("is absent", f"the weights of {feature_map}") if layers else
+                               ("is set", f"none: there are no weights in {feature_map}")))
     if not layers:
         return MAPS[feature_map](x)
     square, count = width * width, weights.numel()
     bias = feature_map != "t2r" and count == layers * (square + width)
     if weights.dim() != 1 or count != layers * (square + bias * width):
         more = f" or, with biases, {layers * (square + width)}" * (feature_map != "t2r")
-        _fail(name, argument, f"has {count} weights",
-              f"{layers * square}{more}: those of {feature_map} of width {width}")
+        fail(name, argument, f"has {count} weights",
+             f"{layers * square}{more}: those of {feature_map} of width {width}")
     y = [functional.linear(x, layer[:square].view(width, width), layer[square:] if bias else None)
          for layer in weights.to(x.dtype).chunk(layers)]
     if feature_map == "hedgehog":
         return torch.cat([2 * y[0], -2 * y[0]], -1).softmax(-1)
     return y[0].relu() if feature_map == "t2r" else y[0] * y[1]
+
+
+def _heads_first(x, layout):
+    """Views x as [B,H,N,C]."""
+    return x if layout == "bhnd" else x.transpose(1, 2)
+
+
+def _drop(x, mask):
+    """Sets the rows of masked tokens of x [B,H,N,C] to 0."""
+    return x if mask is None else x.masked_fill(~mask, 0)
 
 
 # ---- blocks --------------------------------------------------------------------------------------
@@ -272,7 +285,7 @@ def _pieces(name, x, grid, block, prefix):
     tokens = x.shape[2]
     rest = tuple(grid) or (tokens - prefix,)
     if prefix + math.prod(rest) != tokens or rest[0] < 0:
-        _fail(name, "blocks", f"cover {prefix + math.prod(rest)} tokens", f"{tokens}")
+        fail(name, "blocks", f"cover {prefix + math.prod(rest)} tokens", f"{tokens}")
     first = [Piece(0, (prefix,), (prefix,))] if prefix else []
     return [*first, Piece(prefix, rest, tuple(block))]
 
@@ -288,96 +301,14 @@ def _sequences(name, tensors, query_offsets, key_offsets):
     for argument, offsets, x in (("query_offsets", query_offsets, tensors[0]),
                                  ("key_offsets", key_offsets, tensors[1])):
         if offsets is None:
-            _fail(name, argument, "is absent", "both query_offsets and key_offsets")
+            fail(name, argument, "is absent", "both query_offsets and key_offsets")
         if torch._C._functorch.is_batchedtensor(offsets):
-            _fail(name, argument, "has a batch axis of torch.func.vmap", "the same numbers for all")
+            fail(name, argument, "has a batch axis of torch.func.vmap", "the same numbers for all")
         numbers = offsets.tolist()
         if sorted(numbers) != numbers or numbers[:1] != [0] or numbers[-1] != x.shape[2]:
-            _fail(name, argument, f"is {numbers}", f"ascending numbers from 0 to {x.shape[2]}")
+            fail(name, argument, f"is {numbers}", f"ascending numbers from 0 to {x.shape[2]}")
         ends.append(numbers)
     if x.shape[0] != 1 or len(ends[0]) != len(ends[1]):
-        _fail(name, "key_offsets", f"has {len(ends[1])} entries of {x.shape[0]} batch items",
-              f"{len(ends[0])} (those of query_offsets) of 1")
+        fail(name, "key_offsets", f"has {len(ends[1])} entries of {x.shape[0]} batch items",
+             f"{len(ends[0])} (those of query_offsets) of 1")
     return zip(*([slice(a, b) for a, b in itertools.pairwise(numbers)] for numbers in ends))
-
-
-# ---- arguments -----------------------------------------------------------------------------------
-
-def _heads_first(x, layout):
-    """Views x as [B,H,N,C]."""
-    return x if layout == "bhnd" else x.transpose(1, 2)
-
-
-def _drop(x, mask):
-    """Sets the rows of masked tokens of x [B,H,N,C] to 0."""
-    return x if mask is None else x.masked_fill(~mask, 0)
-
-
-def _mask(name, argument, mask, like, layout):
-    """Checks mask [B,N] and views it as [B,1,N,1]."""
-    if mask is None:
-        return None
-    if mask.dtype is not torch.bool:
-        _fail(name, argument, f"has type {mask.dtype}", "torch.bool")
-    shape = like.shape[0], like.shape[2 if layout == "bhnd" else 1]
-    _expect_shape(name, argument, mask, shape)
-    return mask[:, None, :, None]
-
-
-def _matrix(name, mixing, rows, columns, dtype, exactly=False):
-    """The mixing matrix [rows,columns], the leading part of a larger one."""
-    if mixing.dim() != 2:
-        _fail(name, "mixing", f"has {mixing.dim()} axes", "2")
-    fits = mixing.shape[0] >= rows and mixing.shape[1] >= columns
-    if not fits or exactly and tuple(mixing.shape) != (rows, columns):
-        _fail(name, "mixing", f"has shape {list(mixing.shape)}",
-              f"{'' if exactly else 'at least '}{[rows, columns]}")
-    return mixing[:rows, :columns].to(dtype)
-
-
-def _expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k):
-    if layout not in ("bnhd", "bhnd"):
-        _fail(name, "layout", f'is "{layout}"', "bnhd or bhnd")
-    if (normalizer_q is None) != (normalizer_k is None):
-        _fail(name, f"normalizer_{'q' if normalizer_q is None else 'k'}", "is absent", "both")
-    tensors = {"q": q, "k": k, "v": v}
-    if normalizer_q is not None:
-        tensors |= {"normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
-    for argument, x in tensors.items():
-        if x.dim() != 4:
-            _fail(name, argument, f"has {x.dim()} axes", "4")
-        if x.dtype is not q.dtype or not x.is_floating_point():
-            _fail(name, argument, f"has type {x.dtype}",
-                  f"{q.dtype}" if q.is_floating_point() else "a floating one")
-    tokens, heads = (2, 1) if layout == "bhnd" else (1, 2)
-    for argument, like, width in (("k", q, q), ("v", k, v), ("normalizer_q", q, normalizer_q),
-                                  ("normalizer_k", k, normalizer_q)):
-        if argument in tensors:
-            shape = list(tensors[argument].shape)
-            shape[0], shape[heads], shape[3] = q.shape[0], q.shape[heads], width.shape[3]
-            shape[tokens] = shape[tokens] if argument == "k" else like.shape[tokens]
-            _expect_shape(name, argument, tensors[argument], shape)
-
-
-def _expect_shape(name, argument, x, shape):
-    if list(x.shape) != list(shape):
-        _fail(name, argument, f"has shape {list(x.shape)}", f"{list(shape)}")
-
-
-def _expect_causal(name, q, k, cross):
-    if cross:
-        _fail(name, "normalizer", 'is "cross_query"', "key_sum or none: it reads later queries")
-    if q.shape[2] != k.shape[2]:
-        _fail(name, "k", f"has {k.shape[2]} tokens", f"{q.shape[2]} as q")
-
-
-def _expect_equal_blocks(name, pieces, rows, columns):
-    widths = {math.prod(piece.widths) for piece in pieces if piece.blocks}
-    ragged = any(n % w for piece in pieces for n, w in zip(piece.sizes, piece.widths))
-    if rows != columns or ragged or len(widths) > 1:
-        _fail(name, "normalizer", 'is "cross_query"',
-              "as many query blocks as key blocks, all of one size")
-
-
-def _fail(name, argument, got, expected):
-    raise ValueError(f"{name}: {argument} {got}, expected {expected}")

@@ -1,0 +1,75 @@
+"""Checks of the arguments of the formula; each raises ValueError."""
+
+import math
+
+import torch
+
+
+def mask(name, argument, mask, like, layout):
+    """Checks mask [B,N] and views it as [B,1,N,1]."""
+    if mask is None:
+        return None
+    if mask.dtype is not torch.bool:
+        fail(name, argument, f"has type {mask.dtype}", "torch.bool")
+    shape = like.shape[0], like.shape[2 if layout == "bhnd" else 1]
+    expect_shape(name, argument, mask, shape)
+    return mask[:, None, :, None]
+
+
+def matrix(name, mixing, rows, columns, dtype, exactly=False):
+    """The mixing matrix [rows,columns], the leading part of a larger one."""
+    if mixing.dim() != 2:
+        fail(name, "mixing", f"has {mixing.dim()} axes", "2")
+    fits = mixing.shape[0] >= rows and mixing.shape[1] >= columns
+    if not fits or exactly and tuple(mixing.shape) != (rows, columns):
+        fail(name, "mixing", f"has shape {list(mixing.shape)}",
+             f"{'' if exactly else 'at least '}{[rows, columns]}")
+    return mixing[:rows, :columns].to(dtype)
+
+
+def expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k):
+    if layout not in ("bnhd", "bhnd"):
+        fail(name, "layout", f'is "{layout}"', "bnhd or bhnd")
+    if (normalizer_q is None) != (normalizer_k is None):
+        fail(name, f"normalizer_{'q' if normalizer_q is None else 'k'}", "is absent", "both")
+    tensors = {"q": q, "k": k, "v": v}
+    if normalizer_q is not None:
+        tensors |= {"normalizer_q": normalizer_q, "normalizer_k": normalizer_k}
+    for argument, x in tensors.items():
+        if x.dim() != 4:
+            fail(name, argument, f"has {x.dim()} axes", "4")
+        if x.dtype is not q.dtype or not x.is_floating_point():
+            fail(name, argument, f"has type {x.dtype}",
+                 f"{q.dtype}" if q.is_floating_point() else "a floating one")
+    tokens, heads = (2, 1) if layout == "bhnd" else (1, 2)
+    for argument, like, width in (("k", q, q), ("v", k, v), ("normalizer_q", q, normalizer_q),
+                                  ("normalizer_k", k, normalizer_q)):
+        if argument in tensors:
+            shape = list(tensors[argument].shape)
+            shape[0], shape[heads], shape[3] = q.shape[0], q.shape[heads], width.shape[3]
+            shape[tokens] = shape[tokens] if argument == "k" else like.shape[tokens]
+            expect_shape(name, argument, tensors[argument], shape)
+
+
+def expect_shape(name, argument, x, shape):
+    if list(x.shape) != list(shape):
+        fail(name, argument, f"has shape {list(x.shape)}", f"{list(shape)}")
+
+
+def expect_causal(name, q, k, cross):
+    if cross:
+        fail(name, "normalizer", 'is "cross_query"', "key_sum or none: it reads later queries")
+    if q.shape[2] != k.shape[2]:
+        fail(name, "k", f"has {k.shape[2]} tokens", f"{q.shape[2]} as q")
+
+
+def expect_equal_blocks(name, pieces, rows, columns):
+    widths = {math.prod(piece.widths) for piece in pieces if piece.blocks}
+    ragged = any(n % w for piece in pieces for n, w in zip(piece.sizes, piece.widths))
+    if rows != columns or ragged or len(widths) > 1:
+        fail(name, "normalizer", 'is "cross_query"',
+             "as many query blocks as key blocks, all of one size")
+
+
+def fail(name, argument, got, expected):
+    raise ValueError(f"{name}: {argument} {got}, expected {expected}")
