@@ -5,7 +5,7 @@ import math
 import torch
 
 
-def features(name, weights=None):
+def features(name, weights=None, relu_eps=1e-6):
     """The feature map `name`, as a function of x [..,D]."""
     if weights is not None:
         layers = 2 if name == "elementwise_product" else 1
@@ -18,7 +18,7 @@ def features(name, weights=None):
         return {"hedgehog": lambda x: torch.cat([y := 2 * next(linear(x)), -y], -1).softmax(-1),
                 "t2r": lambda x: next(linear(x)).relu(),
                 "elementwise_product": lambda x: math.prod(linear(x))}[name]
-    return {"relu": lambda x: x.relu() + 1e-6, "identity": lambda x: x, "exp": torch.exp,
+    return {"relu": lambda x: x.relu() + relu_eps, "identity": lambda x: x, "exp": torch.exp,
             "elu_plus_one": lambda x: torch.nn.functional.elu(x) + 1}[name]
 
 
@@ -37,7 +37,8 @@ def block_of(tokens, grid, block, prefix=0):
 
 def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=False,
               normalizer="key_sum", eps=0., scale=1., normalizer_q=None, normalizer_k=None,
-              query_mask=None, key_mask=None):
+              query_mask=None, key_mask=None, query_angles=None, key_angles=None, gain=None,
+              gate=None, norm_eps=1e-6):
     """MHLA of q, k [B,N,H,D], v [B,N,H,E], mixing [M,M]; blocks: of queries [N], of keys [N]."""
     coefficients = mixing[blocks[0]][:, blocks[1]]  # [N,N]
     if causal:
@@ -45,10 +46,14 @@ def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=Fa
     if key_mask is not None:
         coefficients = coefficients * key_mask[:, None, None]
 
-    def weights(queries, keys):  # [B,H,N,N]
-        return torch.einsum("bthd,bjhd->bhtj", phi[0](queries) * scale, phi[1](keys))
+    def weights(queries, keys, *angles):  # [B,H,N,N]
+        queries, keys = phi[0](queries) * scale, phi[1](keys)
+        if angles:
+            queries, keys = rotated(queries, angles[0]), rotated(keys, angles[1])
+        return torch.einsum("bthd,bjhd->bhtj", queries, keys)
 
-    out = torch.einsum("bhtj,bjhe->bthe", coefficients * weights(q, k), v)
+    angles = () if query_angles is None else (query_angles, key_angles)
+    out = torch.einsum("bhtj,bjhe->bthe", coefficients * weights(q, k, *angles), v)
     if normalizer != "none":
         nq, nk = (q, k) if normalizer_q is None else (normalizer_q, normalizer_k)
         if normalizer == "cross_query":  # the mean over blocks of queries in the token's slot
@@ -61,9 +66,19 @@ def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=Fa
         else:
             sums = (coefficients * weights(nq, nk)).sum(-1)
         out = out / (sums.transpose(1, 2)[..., None] + eps)
+    if gain is not None:
+        out = gain * out / (out.square().mean(-1, keepdim=True) + norm_eps).sqrt()
+    if gate is not None:
+        out = out * gate * gate.sigmoid()
     if query_mask is not None:
         out = out * query_mask[:, :, None, None]
     return out
+
+
+def rotated(x, angles):
+    """Products of pairs of features of x [B,N,H,D], as complex numbers, and of angles [N,D]."""
+    x, angles = (torch.view_as_complex(t.unflatten(-1, (-1, 2)).contiguous()) for t in (x, angles))
+    return torch.view_as_real(x * angles[:, None]).flatten(-2)
 
 
 def slots_of(blocks):

@@ -44,6 +44,8 @@ def weights(layers, bias, width=3):
 KEEP = torch.tensor([[True, False, True, True, False, True, True]])
 OWN = {"normalizer_q": positive(1, 7, 2, 4, seed=7), "normalizer_k": positive(1, 7, 2, 4, seed=8)}
 ENDS = torch.tensor([0, 3, 3, 7])
+ANGLES = {"query_angles": positive(7, 4, seed=9), "key_angles": positive(7, 4, seed=10)}
+GATE = {"gain": positive(2, seed=11), "gate": positive(1, 7, 2, 2, seed=12) - 0.6}
 OPTIONS = {  # options of all forms
     "relu": {"feature_map": "relu"},
     "elu_plus_one": {"feature_map": "elu_plus_one"},
@@ -56,7 +58,19 @@ OPTIONS = {  # options of all forms
     "masks": {"query_mask": KEEP, "key_mask": KEEP.flip(1)},
     "packed": {"query_offsets": ENDS, "key_offsets": ENDS},
     "heads first": {"layout": "bhnd"},
+    "relu_eps": {"relu_eps": 0.25},
+    "rotary": ANGLES,
+    "rotary, own normaliser": ANGLES | OWN | {"scale": 0.5},
+    "gain": {"gain": GATE["gain"], "norm_eps": 0.25},
+    "rotary, gain and gate": ANGLES | GATE | {"normalizer": "none", "query_mask": KEEP},
 }
+
+
+def width_of(name):
+    """The width of the tensors of a call with OPTIONS[name]."""
+    return 4 if "query_angles" in OPTIONS[name] else 3
+
+
 BLOCKS = {  # name: options of the bidirectional form and the number of blocks
     "prefix": ({"block": (2,), "prefix": 3}, 3),
     "image": ({"grid": (2, 3), "block": (2, 2), "prefix": 1}, 3),
@@ -64,6 +78,7 @@ BLOCKS = {  # name: options of the bidirectional form and the number of blocks
     "cross_query": ({"grid": (2, 3), "block": (1, 3), "normalizer": "cross_query", "prefix": 0}, 2),
     "cross_query, own": ({"block": (7,), "normalizer": "cross_query"} | OWN, 1),
     "larger matrix": ({"block": (3,)}, 5),
+    "cross_query, gate": ({"block": (7,), "normalizer": "cross_query"} | GATE, 1),
 }
 
 
@@ -86,7 +101,7 @@ def with_options(form, inputs, options):
 
 def definition(form, q, k, v, mixing, grid=(), block=(2,), prefix=0, query_offsets=None,
                key_offsets=None, feature_map="relu", query_map=None, key_map=None, layout="bnhd",
-               **options):
+               relu_eps=1e-6, **options):
     if layout == "bhnd":
         return definition(form, *(t.transpose(1, 2) for t in (q, k, v)), mixing, block=block,
                           feature_map=feature_map, **options).transpose(1, 2)
@@ -96,7 +111,7 @@ def definition(form, q, k, v, mixing, grid=(), block=(2,), prefix=0, query_offse
     blocks = [block_of(t.shape[1], grid, block, prefix) for t in (q, k)]
     if form.startswith("linear"):
         blocks, mixing = [torch.zeros_like(b) for b in blocks], torch.ones_like(mixing[:1, :1])
-    phi = [features(feature_map, m) for m in (query_map, key_map)]
+    phi = [features(feature_map, m, relu_eps) for m in (query_map, key_map)]
     return attention(q, k, v, mixing, blocks, phi=phi, causal="causal" in form, **options)
 
 
@@ -108,7 +123,7 @@ def expect_the_definition(form, inputs, options):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_equals_the_definition(form, name):
-    inputs = tensors()
+    inputs = tensors(width=width_of(name))
     if OPTIONS[name].get("layout") == "bhnd":
         inputs[:3] = [t.transpose(1, 2) for t in inputs[:3]]
     expect_the_definition(form, inputs, OPTIONS[name])
@@ -133,7 +148,7 @@ def test_large_ones_equal_the_definition():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_gradients_by_differences(form, name):
-    assert gradcheck(*with_options(form, tensors(heads=1), {
+    assert gradcheck(*with_options(form, tensors(heads=1, width=width_of(name)), {
         key: t[:, :, :1] if isinstance(t, torch.Tensor) and t.dim() == 4 else t
         for key, t in OPTIONS[name].items()}))
 
@@ -197,12 +212,13 @@ def test_sums_sixteen_bits_in_float(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_reads_no_masked_token(form):
     def run(inputs, keep):
-        leaves = [t.clone().requires_grad_() for t in inputs]
-        out = call(form, *leaves, query_mask=keep, key_mask=keep, feature_map="exp")
-        return out, *torch.autograd.grad(out, used(form, leaves), torch.ones_like(out))
+        *leaves, gate = (t.clone().requires_grad_() for t in inputs)
+        out = call(form, *leaves, query_mask=keep, key_mask=keep, feature_map="exp", gate=gate,
+                   gain=GATE["gain"], **ANGLES)
+        return out, *torch.autograd.grad(out, (*used(form, leaves), gate), torch.ones_like(out))
 
-    inputs = tensors()
-    gone = [t.masked_fill(~KEEP[..., None, None], torch.nan) for t in inputs[:3]] + inputs[3:]
+    inputs = tensors(width=4) + [GATE["gate"]]
+    gone = [t.masked_fill(~KEEP[..., None, None], torch.nan) if t.dim() == 4 else t for t in inputs]
     for a, b in zip(run(inputs, KEEP), run(gone, KEEP)):
         assert torch.equal(a, b)
     assert not run(inputs, KEEP)[0][~KEEP].any()
@@ -270,6 +286,15 @@ def test_something_over_nothing_is_infinite(form):
     ({"query_offsets": ENDS}, "key_offsets is absent, expected both"),
     ({"query_offsets": ENDS[1:], "key_offsets": ENDS}, "expected ascending numbers from 0 to 7"),
     ({"query_offsets": ENDS, "key_offsets": ENDS[[0, 1, 3]]}, "key_offsets has 3 entries"),
+    ({"key_angles": ANGLES["key_angles"][:, :3]}, "query_angles is absent, expected both"),
+    (ANGLES, r"query_angles has shape \[7, 4\], expected \[7, 3\]"),
+    ({"query_angles": torch.ones(7, 3), "key_angles": torch.ones(7, 3)},
+     "query_angles has 3 columns, expected an even number"),
+    ({"gain": torch.ones(3)}, r"gain has shape \[3\], expected \[2\]"),
+    ({"gate": GATE["gate"]}, "gate is given without a gain, expected both, or a gain alone"),
+    (GATE | {"gate": GATE["gate"][:, 1:]}, r"gate has shape \[1, 6, 2, 2\], expected \[1, 7"),
+    (GATE | {"gate": GATE["gate"].float()}, "gate has type torch.float32, expected torch.float64"),
+    ({"norm_eps": -1.}, r"norm_eps is -1.0, expected at least 0"),
 ))
 def test_errors_say_what_was_expected(wrong, sentence):
     arguments = dict(zip(("q", "k", "v", "mixing"), tensors())) | {"block": (2,)}

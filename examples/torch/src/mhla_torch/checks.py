@@ -51,6 +51,28 @@ def expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k):
             expect_shape(name, argument, tensors[argument], shape)
 
 
+def expect_angles(name, argument, angles, x):
+    if angles is None:
+        fail(name, argument, "is absent", "both query_angles and key_angles")
+    expect_shape(name, argument, angles, x.shape[2:])
+    if x.shape[3] % 2:
+        fail(name, argument, f"has {x.shape[3]} columns", "an even number")
+
+
+def expect_norm(name, q, v, gain, gate, norm_eps):
+    if not norm_eps >= 0:
+        fail(name, "norm_eps", f"is {norm_eps}", "at least 0")
+    if gain is not None:
+        expect_shape(name, "gain", gain, v.shape[3:])
+    if gate is None:
+        return
+    if gain is None:
+        fail(name, "gate", "is given without a gain", "both, or a gain alone")
+    if gate.dtype is not q.dtype:
+        fail(name, "gate", f"has type {gate.dtype}", f"{q.dtype}")
+    expect_shape(name, "gate", gate, (*q.shape[:3], v.shape[3]))
+
+
 def expect_shape(name, argument, x, shape):
     if list(x.shape) != list(shape):
         fail(name, argument, f"has shape {list(x.shape)}", f"{list(shape)}")

@@ -3,6 +3,9 @@
     S_b = sum of phi(k_t) v_t^T over the tokens t of block b       D x E, of all blocks at once
     o_t = phi(q_t)^T (sum_b m_ib S_b) / den_t                      t in block i
 
+Rotary angles rotate phi(q) and phi(k) in these two lines alone; den_t keeps the features as they
+are. A gain makes o_t gain / rms(o_t) silu(gate_t) of the output.
+
 There is no N x N matrix: memory is linear in N, and a causal form has W x W weights per block. All
 of PyTorch works: autograd of any order, forward mode, torch.func, torch.compile, autocast.
 
@@ -28,7 +31,7 @@ from mhla_torch import checks
 from mhla_torch.checks import fail
 
 CHUNK = 64  # tokens per block of causal linear attention
-MAPS = {"relu": lambda x: x.relu() + 1e-6, "identity": lambda x: x, "exp": torch.exp,
+MAPS = {"relu": torch.relu, "identity": lambda x: x, "exp": torch.exp,
         "elu_plus_one": lambda x: torch.where(x > 0, x + 1, x.clamp(max=0).exp())}
 LAYERS = {"hedgehog": 1, "t2r": 1, "elementwise_product": 2}  # linear layers of maps with weights
 
@@ -92,8 +95,9 @@ def linear(q, k, v, *, causal=False, **options):
 
 def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps=0., scale=1.,
             layout="bnhd", normalizer_q=None, normalizer_k=None, query_mask=None, key_mask=None,
-            query_offsets=None, key_offsets=None, query_map=None, key_map=None, dtype=None):
-    """Applies features and masks before a form, and denominators after it.
+            query_offsets=None, key_offsets=None, query_map=None, key_map=None, query_angles=None,
+            key_angles=None, gain=None, gate=None, norm_eps=1e-6, relu_eps=1e-6, dtype=None):
+    """Applies features and masks before a form, and denominators and the norm after it.
 
     form(q, k, v, den, cross), of features [B,H,N,.], returns numerators [B,H,N,E] and sums [B,H,N,1]
     for denominators, or None without denominators.
@@ -101,6 +105,7 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
     cross: sums are over the queries of equal slots
     """
     checks.expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k)
+    checks.expect_norm(name, q, v, gain, gate, norm_eps)
     if normalizer not in ("none", "key_sum", "cross_query"):
         fail(name, "normalizer", f'is "{normalizer}"', "none, key_sum or cross_query")
     dtype = dtype or (torch.float64 if q.dtype is torch.float64 else torch.float32)
@@ -110,12 +115,18 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
     def features(x, side):
         argument, weights, factor = (("query_map", query_map, scale), ("key_map", key_map, 1))[side]
         x = _drop(_heads_first(x, layout).to(dtype), masks[side])
-        y = _features(name, feature_map, x, argument, weights)
+        y = _features(name, feature_map, x, argument, weights, relu_eps)
         return _drop(y if factor == 1 else y * factor, masks[side])
 
     tensors = [features(q, 0), features(k, 1),
                _drop(_heads_first(v, layout).to(dtype), masks[1])]
     den = () if normalizer_q is None else (features(normalizer_q, 0), features(normalizer_k, 1))
+    if query_angles is not None or key_angles is not None:
+        den = den or tuple(tensors[:2])
+        for i, (argument, angles) in enumerate((("query_angles", query_angles),
+                                                ("key_angles", key_angles))):
+            checks.expect_angles(name, argument, angles, tensors[i])
+            tensors[i] = rotate(tensors[i], angles)
 
     def divided(q, k, v, *den):
         cross = normalizer == "cross_query"
@@ -128,7 +139,12 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
         spans = _sequences(name, tensors, query_offsets, key_offsets)
         out = torch.cat([divided(*(t[:, :, span] for t, span in zip((*tensors, *den), (a, b, b, a, b))))
                          for a, b in spans], 2)
-    out = _drop(out, masks[0]).to(q.dtype).transpose(1, 2).contiguous()  # [B,N,H,E] in memory
+    if gain is not None:
+        out = out * (out.square().mean(-1, keepdim=True) + norm_eps).rsqrt() * gain.to(dtype)
+    if gate is not None:
+        out = out * functional.silu(_drop(_heads_first(gate, layout).to(dtype), masks[0]))
+    out = _drop(out, masks[0])
+    out = out.to(q.dtype).transpose(1, 2).contiguous()  # [B,N,H,E] in memory
     return out if layout == "bnhd" else out.transpose(1, 2)
 
 
@@ -188,6 +204,13 @@ def _divide(numerators, denominators):
     return torch.where(zero, limits, quotients)
 
 
+def rotate(x, angles):
+    """Rotates pairs of adjacent features of x [B,H,N,D]; angles: cosine and sine of each [N,D]."""
+    cos, sin = angles.to(x.dtype).unflatten(-1, (-1, 2)).unbind(-1)
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+
 def _product(mixing, sums):
     """Product of mixing [Mq,Mk] and sums [B,H,Mk,...], [B,H,Mq,...]."""
     return (mixing @ sums.flatten(3)).unflatten(3, sums.shape[3:])
@@ -198,7 +221,7 @@ def _sums_before(sums):
     return torch.cat([torch.zeros_like(sums[:, :, :1]), sums[:, :, :-1].cumsum(2)], 2)
 
 
-def _features(name, feature_map, x, argument, weights):
+def _features(name, feature_map, x, argument, weights, relu_eps):
     """Features phi(x) of x [..,D]."""
     if feature_map not in (*MAPS, *LAYERS):
         fail(name, "feature_map", f'is "{feature_map}"', ", ".join((*MAPS, *LAYERS)))
@@ -207,7 +230,8 @@ def _features(name, feature_map, x, argument, weights):
         fail(name, argument, *(("is absent", f"the weights of {feature_map}") if layers else
                                ("is set", f"none: there are no weights in {feature_map}")))
     if not layers:
-        return MAPS[feature_map](x)
+        y = MAPS[feature_map](x)
+        return y + relu_eps if feature_map == "relu" else y
     square, count = width * width, weights.numel()
     bias = feature_map != "t2r" and count == layers * (square + width)
     if weights.dim() != 1 or count != layers * (square + bias * width):
