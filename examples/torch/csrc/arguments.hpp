@@ -8,6 +8,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <mhla/attention/batch.hpp>
 #include <mhla/gradient/gradients.hpp>
@@ -43,7 +44,9 @@ struct Options {
       "str feature_map='relu', str normalizer='key_sum', float eps=0., float scale=1., "
       "str layout='bnhd', Tensor? normalizer_q=None, Tensor? normalizer_k=None, "
       "Tensor? query_mask=None, Tensor? key_mask=None, Tensor? query_offsets=None, "
-      "Tensor? key_offsets=None, Tensor? query_map=None, Tensor? key_map=None";
+      "Tensor? key_offsets=None, Tensor? query_map=None, Tensor? key_map=None, "
+      "Tensor? query_angles=None, Tensor? key_angles=None, Tensor? gain=None, Tensor? gate=None, "
+      "float norm_eps=1e-6, float relu_eps=1e-6";
 
   explicit Options(Arguments& from)
       : feature_map(from.take<std::string>()),
@@ -58,7 +61,13 @@ struct Options {
         query_offsets(from.take<std::optional<Tensor>>()),
         key_offsets(from.take<std::optional<Tensor>>()),
         query_map(from.take<std::optional<Tensor>>()),
-        key_map(from.take<std::optional<Tensor>>()) {}
+        key_map(from.take<std::optional<Tensor>>()),
+        query_angles(from.take<std::optional<Tensor>>()),
+        key_angles(from.take<std::optional<Tensor>>()),
+        gain(from.take<std::optional<Tensor>>()),
+        gate(from.take<std::optional<Tensor>>()),
+        norm_eps(from.take<double>()),
+        relu_eps(from.take<double>()) {}
 
   bool heads_first() const { return layout == "bhnd"; }
 
@@ -69,6 +78,9 @@ struct Options {
   std::optional<Tensor> query_mask, key_mask;        // bool [B,N]
   std::optional<Tensor> query_offsets, key_offsets;  // int64 [S + 1]
   std::optional<Tensor> query_map, key_map;          // weights of the feature maps, one row each
+  std::optional<Tensor> query_angles, key_angles;    // [N,D], cosine and sine of each pair
+  std::optional<Tensor> gain, gate;                  // [E] and the shape of the output
+  double norm_eps, relu_eps;
 };
 
 /// Throws for a tensor's type: "mhla::causal: v has type Float, expected Double".
@@ -79,6 +91,10 @@ template <class Error>
 }
 
 inline std::string type_name(ScalarType type) { return torch::headeronly::toString(type); }
+
+/// Number of gradients of an operator: of q, k, v, mixing, normalizer_q, normalizer_k, query_map,
+/// key_map, gain and gate, in this order. An absent argument has a gradient of shape [0].
+inline constexpr std::size_t kGradients = 10;
 
 template <class T>
 constexpr ScalarType scalar_type_of() {

@@ -97,7 +97,9 @@ void with_operator(const char* function, const Options& o, Index width, F&& f) {
   }
   const mhla::AnyNormalizer normalizer = mhla::normalizer(o.normalizer, o.eps);
   if (!learned) {
-    const mhla::AnyFeatureMap map = mhla::feature_map(o.feature_map);
+    const mhla::AnyFeatureMap map = o.feature_map == "relu"
+                                        ? mhla::AnyFeatureMap(mhla::Relu{o.relu_eps})
+                                        : mhla::feature_map(o.feature_map);
     return f(mhla::Operator<mhla::AnyFeatureMap, mhla::AnyFeatureMap, mhla::AnyNormalizer>{
         map, map, normalizer, o.scale});
   }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <mhla/core/call.hpp>
 #include <string>
+#include <utility>
 
 #include "arguments.hpp"
 #include "feature_maps.hpp"
@@ -34,6 +35,12 @@ struct Problem {
         form(from),
         options(from) {
     if (form.mixing) form.mixing = dense(*form.mixing);
+    for (const auto& [argument, tensor] : {std::pair{"query_angles", &options.query_angles},
+                                           {"key_angles", &options.key_angles},
+                                           {"gain", &options.gain},
+                                           {"gate", &options.gate}}) {
+      if (*tensor) fail<mhla::option_error>(Form::kName, argument, "is given", "none on the CPU");
+    }
   }
 
   /// New output or gradient with the tokens and heads of `t`: [B,N,H,width] in memory.
@@ -116,8 +123,7 @@ std::span<A> numbers(const Tensor& t) {
   return {static_cast<A*>(t.mutable_data_ptr()), static_cast<std::size_t>(t.numel())};
 }
 
-/// (dout, q, k, v, ..., options, summaries, out) -> gradients of q, k, v, mixing, normalizer_q,
-/// normalizer_k, query_map and key_map, [0] for those that are absent
+/// (dout, q, k, v, ..., options, summaries, out) -> gradients
 template <class Form>
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
@@ -128,7 +134,7 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   (void)from.take<std::optional<Tensor>>();  // the output, which only CUDA's gradients read
   static const std::string name = std::string(Form::kName) + "_gradient";
   const char* const function = name.c_str();
-  std::array<Tensor, 8> gradients;
+  std::array<Tensor, kGradients> gradients;
   with_scalar(function, p.q.scalar_type(), [&](auto type) {
     using T = typename decltype(type)::type;
     using A = mhla::accumulator_t<T>;
@@ -145,7 +151,9 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
                  p.zeros_like(p.options.normalizer_q),
                  p.zeros_like(p.options.normalizer_k),
                  zeros(p.options.query_map),
-                 zeros(p.options.key_map)};
+                 zeros(p.options.key_map),
+                 zeros(p.options.gain),
+                 zeros(p.options.gate)};
     if (p.form.mixing) parameters.mixing = mixing_view<A>(function, gradients[3]);
     const auto writable = [&](std::size_t i, bool there) {
       return there ? view<T>(function, "gradients", gradients[i], p.options)
@@ -185,7 +193,8 @@ void define(torch::stable::detail::StableLibrary& library) {
   }
   library.def((name + "_backward(Tensor dout, " + arguments +
                (KeepsSummaries<Form> ? ", Tensor? kept=None" : "") + ", Tensor? out=None" +
-               ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+               ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+               "Tensor)")
                   .c_str());
 }
 

@@ -22,12 +22,28 @@ def maps_of(name, bias):
 
 
 KEEP = torch.arange(2 * TOKENS).view(2, TOKENS) % 4 < 3  # includes the first token of each sequence
+
+
+def numbers(*shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+
+
+def angles(width):
+    return dict(zip(("query_angles", "key_angles"), numbers(2, TOKENS, width)))
+
+ANGLES, GATE = angles(6), {"gain": numbers(7), "gate": numbers(2, TOKENS, 3, 7)}
 OPTIONS = {
     "none": {"normalizer": "none"}, "sums": {"eps": 0.5, "scale": 2.}, "exp": {"feature_map": "exp"},
     "elu": {"feature_map": "elu_plus_one", "layout": "bhnd"},
     "identity": {"feature_map": "identity", "eps": 100.}, "masks": {"query_mask": KEEP,
                                                                     "key_mask": KEEP.flip(0)},
     "own": dict(zip(("normalizer_q", "normalizer_k"), tensors(seed=5))),
+    "rotary": ANGLES | {"eps": 0.5, "scale": 2., "query_mask": KEEP, "key_mask": KEEP.flip(0)},
+    "rotary, own": ANGLES | dict(zip(("normalizer_q", "normalizer_k"), tensors(seed=5, width=6))),
+    "rotary, hedgehog": angles(10) | maps_of("hedgehog", True),
+    "gain": {"gain": GATE["gain"], "norm_eps": 0.5, "relu_eps": 0.25},
+    "gate": ANGLES | GATE | {"normalizer": "none"},
+    "gate of heads": GATE | {"gate": GATE["gate"].transpose(1, 2), "layout": "bhnd"},
     **{f"{name}, {bias}": maps_of(name, bias) for name, bias in MAPS},
 }
 
@@ -35,7 +51,8 @@ OPTIONS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_both_give_the_same_with_all_gradients(kind, name):
-    inputs = tensors()
+    rotates = "query_angles" in OPTIONS[name] and "query_map" not in OPTIONS[name]
+    inputs = tensors(width=6 if rotates else 5)
     if OPTIONS[name].get("layout") == "bhnd":
         inputs = [t.transpose(1, 2) for t in inputs[:3]] + [inputs[3]]
     floats = {key: t for key, t in OPTIONS[name].items()
@@ -53,22 +70,44 @@ def test_both_give_the_same_with_all_gradients(kind, name):
         assert (ours - theirs).abs().max() <= 1e-11 * theirs.abs().max()
 
 
+def with_all(dtype):
+    """Options of a call with rotary angles, gain and gate."""
+    return ANGLES | GATE | {"normalizer": "none", "gate": GATE["gate"].to(dtype)}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
-def test_both_round_alike(kind, dtype):
-    out, exact = (call(kind, *tensors(dtype=dtype), backend=backend)
+@pytest.mark.parametrize("normed", (False, True))
+def test_both_round_alike(kind, dtype, normed):
+    options = with_all(dtype) if normed else {}
+    out, exact = (call(kind, *tensors(dtype=dtype, width=6), backend=backend, **options)
                   for backend in ("kernels", "formula"))
     assert out.dtype is exact.dtype is dtype
-    torch.testing.assert_close(out, exact, rtol=4 * torch.finfo(dtype).eps, atol=1e-6)
+    torch.testing.assert_close(out, exact, rtol=4 * torch.finfo(dtype).eps, atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_cast_alike_under_autocast(kind):
-    inputs = tensors(dtype=torch.float32)
+@pytest.mark.parametrize("normed", (False, True))
+def test_both_cast_alike_under_autocast(kind, normed):
+    inputs, options = tensors(dtype=torch.float32, width=6), {}
+    if normed:
+        options = with_all(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        out, exact = (call(kind, *inputs, backend=backend) for backend in ("kernels", "formula"))
+        out, exact = (call(kind, *inputs, backend=backend, **options)
+                      for backend in ("kernels", "formula"))
     assert out.dtype is exact.dtype is torch.bfloat16
-    torch.testing.assert_close(out, exact, rtol=2**-6, atol=1e-6)
+    torch.testing.assert_close(out, exact, rtol=2**-6, atol=1e-5)
+
+
+def test_packed_sequences_rotate_by_their_own_angles():
+    inputs, ends = tensors(batch=1, width=6), torch.tensor([0, 10, 10, 24])
+    packed = {"query_offsets": ends, "key_offsets": ends}
+    out, exact = (call("causal", *inputs, backend=backend, **ANGLES, **packed)
+                  for backend in ("kernels", "formula"))
+    torch.testing.assert_close(out, exact, rtol=1e-12, atol=1e-12)
+    compiled = torch.compile(lambda *t: call("causal", *t, **ANGLES, **packed), fullgraph=True,
+                             backend="aot_eager")
+    assert torch.equal(compiled(*inputs), out)
 
 
 def test_explains_what_a_call_takes():

@@ -295,12 +295,22 @@ def test_empty_batches(kind):
     ({"key_mask": torch.ones(2, TOKENS)}, "key_mask has type Float, expected Bool"),
     ({"key_mask": torch.ones(2, 3, dtype=torch.bool)}, "key_mask has shape"),
     ({"normalizer_q": torch.ones(2, TOKENS, 3, 5)}, "normalizer_k is absent, expected both"),
+    ({"gate": torch.ones(2, TOKENS, 3, 7)}, "gate is given without a gain"),
+    ({"query_angles": torch.ones(TOKENS, 5)}, "query_angles has 5 columns, expected an even"),
 ))
 def test_errors_say_what_was_expected(wrong, sentence):
     arguments = dict(zip(("q", "k", "v", "mixing"), tensors(dtype=torch.float32)))
     arguments |= {"grid": GRID, "block": BLOCK} | wrong
     with pytest.raises((ValueError, RuntimeError), match="mhla.*" + sentence):
         mhla_torch.bidirectional(**arguments)
+
+
+@pytest.mark.parametrize("argument", ("query_angles", "key_angles", "gain", "gate"))
+def test_operators_of_the_cpu_refuse_what_the_functions_apply(argument):
+    q, k, v, mixing = tensors()
+    with pytest.raises((ValueError, RuntimeError),
+                       match=f"mhla::causal: {argument} is given, expected none on the CPU"):
+        OPERATORS.causal(q, k, v, mixing, 6, **{argument: q})
 
 
 def test_refuses_a_matrix_of_one_axis_whose_summaries_are_kept():

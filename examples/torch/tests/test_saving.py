@@ -42,8 +42,8 @@ def is_kept(tensor):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", ({}, {"layout": "bhnd"}, {"own": True}, {"normalizer": "none"},
-                                     {"dtype": torch.bfloat16}, {"dtype": torch.float64}),
-                         ids=str)
+                                     {"dtype": torch.bfloat16}, {"dtype": torch.float64},
+                                     {"gain": torch.ones(7), "norm_eps": 0.5}), ids=str)
 def test_results_have_the_same_bits_either_way(kind, options):
     assert equal(*(output_and_gradients(kind, save, **options) for save in ("inputs", "summaries")))
 

@@ -6,6 +6,8 @@
 #include <mhla/cuda/attention/causal.cuh>
 #include <mhla/cuda/attention/gradient.cuh>
 #include <mhla/cuda/attention/prepared.cuh>
+#include <string>
+#include <type_traits>
 #include <variant>
 
 #include "forms.hpp"
@@ -20,8 +22,43 @@ mhla::TensorView<T> of_type(const mhla::TensorView<Byte>& x) {
 
 template <class T>
 mhla::cuda::Inputs<T> inputs(const Call& call) {
-  return {of_type<const T>(call.q), of_type<const T>(call.k), of_type<const T>(call.v)};
+  return {of_type<const T>(call.q), of_type<const T>(call.k), of_type<const T>(call.v), call.gain,
+          of_type<const T>(call.gate)};
 }
+
+/// The rotary embedding of a call whose form takes one, or NoRotary.
+template <class R>
+R rotary(const Call& call) {
+  if constexpr (std::is_same_v<R, mhla::cuda::Rotary>) {
+    return *call.rotary;
+  } else {
+    return {};
+  }
+}
+
+/// Calls work.operator()<R>() for the type R of the call's rotary embedding.
+/// \throws option_error if there are no kernels that rotate D features.
+template <int D, class Work>
+auto with_rotary(const Call& call, const Work& work) {
+  if (!call.rotary) return work.template operator()<mhla::cuda::NoRotary>();
+  if constexpr (D == 64 || D == 128) {
+    return work.template operator()<mhla::cuda::Rotary>();
+  } else {
+    throw mhla::option_error("mhla::cuda: query_angles is given for D of " + std::to_string(D) +
+                             ", expected D of 64 or 128");
+  }
+}
+
+/// A prepared form of any kind, of the template Form<kCausal, R>.
+template <int D, template <bool, class> class Form>
+struct AnyForm {
+  using type = std::variant<Form<false, mhla::cuda::NoRotary>, Form<true, mhla::cuda::NoRotary>,
+                            Form<false, mhla::cuda::Rotary>, Form<true, mhla::cuda::Rotary>>;
+};
+template <template <bool, class> class Form>
+struct AnyForm<72, Form> {
+  using type = std::variant<Form<false, mhla::cuda::NoRotary>, Form<true, mhla::cuda::NoRotary>>;
+};
 
 /// Returns true if two calls differ only in the addresses of their tensors.
 bool same_layout(const Call& a, const Call& b) {
@@ -29,32 +66,34 @@ bool same_layout(const Call& a, const Call& b) {
     return x.shape == y.shape && x.strides == y.strides;
   };
   return same(a.q, b.q) && same(a.k, b.k) && same(a.v, b.v) && same(a.out, b.out) &&
-         a.query_blocks == b.query_blocks && a.key_blocks == b.key_blocks && a.causal == b.causal &&
-         a.op == b.op;
+         same(a.gate, b.gate) && a.gain.size() == b.gain.size() &&
+         a.rotary.has_value() == b.rotary.has_value() && a.query_blocks == b.query_blocks &&
+         a.key_blocks == b.key_blocks && a.causal == b.causal && a.op == b.op;
 }
 
 /// A prepared call on a device, for repeated use.
 template <class T, int D, int E>
 struct Prepared {
-  using Bidirectional = mhla::cuda::Prepared<D, E, false, T>;
-  using Causal = mhla::cuda::Prepared<D, E, true, T>;
+  template <bool kCausal, class R>
+  using Form = mhla::cuda::Prepared<D, E, kCausal, T, R>;
+  using Any = typename AnyForm<D, Form>::type;
 
   Call call;
   int device;
-  std::variant<Bidirectional, Causal> form;
+  Any form;
 
   Prepared(const Call& of, int which)
       : call(of), device(which), form(prepare(of, mhla::cuda::current_device())) {}
 
-  static std::variant<Bidirectional, Causal> prepare(const Call& of,
-                                                     const mhla::cuda::Device& device) {
-    const auto in = inputs<T>(of);
-    const auto out = of_type<T>(of.out);
-    if (of.causal) {
-      return mhla::cuda::prepare_causal<D, E>(in, of.query_blocks, of.op, out, device);
-    }
-    return mhla::cuda::prepare_bidirectional<D, E>(in, of.query_blocks, of.key_blocks, of.op, out,
-                                                   device);
+  static Any prepare(const Call& of, const mhla::cuda::Device& device) {
+    return with_rotary<D>(of, [&]<class R>() -> Any {
+      const auto in = inputs<T>(of);
+      const auto out = of_type<T>(of.out);
+      if (of.causal) {
+        return Form<true, R>(in, of.query_blocks, of.key_blocks, of.op, out, device, rotary<R>(of));
+      }
+      return Form<false, R>(in, of.query_blocks, of.key_blocks, of.op, out, device, rotary<R>(of));
+    });
   }
 };
 
@@ -63,9 +102,9 @@ bool same_layout(const GradientCall& a, const GradientCall& b) {
     return x.shape == y.shape && x.strides == y.strides;
   };
   return same_layout(a.forward, b.forward) && same(a.dout, b.dout) && same(a.out, b.out) &&
-         same(a.dq, b.dq) && same(a.dk, b.dk) && same(a.dv, b.dv) &&
-         a.dmixing.rows == b.dmixing.rows && a.dmixing.cols == b.dmixing.cols &&
-         a.dmixing.row_stride == b.dmixing.row_stride;
+         same(a.dq, b.dq) && same(a.dk, b.dk) && same(a.dv, b.dv) && same(a.dgate, b.dgate) &&
+         a.dgain.size() == b.dgain.size() && a.dmixing.rows == b.dmixing.rows &&
+         a.dmixing.cols == b.dmixing.cols && a.dmixing.row_stride == b.dmixing.row_stride;
 }
 
 template <class T>
@@ -73,36 +112,36 @@ mhla::cuda::Gradients<T> gradients(const GradientCall& call) {
   return {.q = of_type<T>(call.dq),
           .k = of_type<T>(call.dk),
           .v = of_type<T>(call.dv),
-          .mixing = call.dmixing};
+          .mixing = call.dmixing,
+          .gain = call.dgain,
+          .gate = of_type<T>(call.dgate)};
 }
 
 /// A prepared gradient on a device, for repeated use.
 template <class T, int D, int E>
 struct PreparedGradient {
-  using Bidirectional = mhla::cuda::PreparedGradient<D, E, false, T>;
-  using Causal = mhla::cuda::PreparedGradient<D, E, true, T>;
+  template <bool kCausal, class R>
+  using Form = mhla::cuda::PreparedGradient<D, E, kCausal, T, R>;
+  using Any = typename AnyForm<D, Form>::type;
 
   GradientCall call;
   int device;
-  std::variant<Bidirectional, Causal> form;
+  Any form;
 
   PreparedGradient(const GradientCall& of, int which)
       : call(of), device(which), form(prepare(of, mhla::cuda::current_device())) {}
 
-  static std::variant<Bidirectional, Causal> prepare(const GradientCall& of,
-                                                     const mhla::cuda::Device& device) {
+  static Any prepare(const GradientCall& of, const mhla::cuda::Device& device) {
     const Call& forward = of.forward;
-    const auto in = inputs<T>(forward);
-    const auto dout = of_type<const T>(of.dout);
-    const mhla::cuda::Kept<T> kept{of_type<const T>(of.out)};
-    if (forward.causal) {
-      return mhla::cuda::prepare_causal_gradient<D, E>(in, forward.query_blocks, forward.op, dout,
-                                                       gradients<T>(of), device,
-                                                       mhla::cuda::NoRotary{}, kept);
-    }
-    return mhla::cuda::prepare_bidirectional_gradient<D, E>(
-        in, forward.query_blocks, forward.key_blocks, forward.op, dout, gradients<T>(of), device,
-        mhla::cuda::NoRotary{}, kept);
+    return with_rotary<D>(forward, [&]<class R>() -> Any {
+      const auto make = [&]<bool kCausal>() {
+        return Form<kCausal, R>(inputs<T>(forward), forward.query_blocks, forward.key_blocks,
+                                forward.op, of_type<const T>(of.dout), gradients<T>(of), device,
+                                rotary<R>(forward), {of_type<const T>(of.out)});
+      };
+      if (forward.causal) return make.template operator()<true>();
+      return make.template operator()<false>();
+    });
   }
 };
 
@@ -151,9 +190,9 @@ void Forms<T, D, E>::run(const Call& call, int device,
                          const std::function<mhla::Workspace(std::size_t)>& workspace,
                          cudaStream_t stream) {
   std::visit(
-      [&](auto& form) {
+      [&]<bool kCausal, class R>(mhla::cuda::Prepared<D, E, kCausal, T, R>& form) {
         const mhla::Workspace lent = workspace(form.plan().workspace_bytes);
-        form.run(inputs<T>(call), call.mixing, of_type<T>(call.out), lent, stream);
+        form.run(inputs<T>(call), call.mixing, of_type<T>(call.out), lent, stream, rotary<R>(call));
       },
       prepared<Prepared<T, D, E>>(call, device).form);
 }
@@ -174,10 +213,10 @@ void Forms<T, D, E>::run(const GradientCall& call, int device,
                          const std::function<mhla::Workspace(std::size_t)>& workspace,
                          cudaStream_t stream) {
   std::visit(
-      [&](auto& form) {
+      [&]<bool kCausal, class R>(mhla::cuda::PreparedGradient<D, E, kCausal, T, R>& form) {
         const mhla::Workspace lent = workspace(form.plan().workspace_bytes);
         form.run(inputs<T>(call.forward), call.forward.mixing, of_type<const T>(call.dout),
-                 gradients<T>(call), lent, stream, mhla::cuda::NoRotary{},
+                 gradients<T>(call), lent, stream, rotary<R>(call.forward),
                  {of_type<const T>(call.out)});
       },
       prepared<PreparedGradient<T, D, E>>(call, device).form);

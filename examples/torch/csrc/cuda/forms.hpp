@@ -11,7 +11,10 @@
 #include <mhla/core/matrix.hpp>
 #include <mhla/core/tensor.hpp>
 #include <mhla/core/workspace.hpp>
+#include <mhla/cuda/attention/rotary_inputs.cuh>
 #include <mhla/cuda/launch/problem.cuh>
+#include <optional>
+#include <span>
 
 namespace mhla_torch {
 
@@ -22,7 +25,10 @@ struct Call {
   mhla::cuda::TokenBlocks query_blocks, key_blocks;
   bool causal;  ///< if true, query_blocks are key_blocks
   mhla::cuda::Operator op;
-  mhla::MatrixView<const float> mixing;  ///< [Mq, Mk], dense rows
+  mhla::MatrixView<const float> mixing;        ///< [Mq, Mk], dense rows
+  std::optional<mhla::cuda::Rotary> rotary{};  ///< for D of 64 and 128
+  std::span<const float> gain{};               ///< [E], or empty
+  mhla::TensorView<const std::byte> gate{};    ///< [B, Nq, H, E], or absent
 };
 
 /// Gradient call. Gradients overwrite their tensors.
@@ -32,6 +38,8 @@ struct GradientCall {
   mhla::TensorView<const std::byte> out;   ///< output of the forward call, or absent
   mhla::TensorView<std::byte> dq, dk, dv;  ///< same shapes as q, k, v
   mhla::MatrixView<float> dmixing;         ///< at least [Mq, Mk], or of size 0
+  std::span<float> dgain{};                ///< [E], or empty
+  mhla::TensorView<std::byte> dgate{};     ///< [B, Nq, H, E], or absent
 };
 
 template <class T, int D, int E>

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mhla/cuda/attention/inputs.cuh>
@@ -19,6 +20,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "../arguments.hpp"
 #include "../blocks.hpp"
@@ -47,8 +49,9 @@ void refuse_options(const char* function, const Options& options) {
   refuse("key_map", options.key_map.has_value());
 }
 
-FeatureMap feature_map(const char* function, const std::string& name) {
-  if (name == "relu") return FeatureMap::relu();
+FeatureMap feature_map(const char* function, const Options& options) {
+  const std::string& name = options.feature_map;
+  if (name == "relu") return FeatureMap::relu(static_cast<float>(options.relu_eps));
   if (name == "elu_plus_one") return FeatureMap::elu_plus_one();
   if (name == "identity") return FeatureMap::identity();
   fail<mhla::option_error>(function, "feature_map", "is \"" + name + "\"",
@@ -83,6 +86,14 @@ class Problem {
     for (const auto& [argument, tensor] : {std::pair{"q", &q_}, {"k", &k_}, {"v", &v_}}) {
       expect_type(kName, argument, *tensor, type, 4);
     }
+    if (options_.gate) expect_type(kName, "gate", *options_.gate, type, 4);
+    if (options_.query_angles.has_value() != options_.key_angles.has_value()) {
+      fail<mhla::option_error>(kName, options_.query_angles ? "key_angles" : "query_angles",
+                               "is absent", "both query_angles and key_angles");
+    }
+    take_floats("gain", options_.gain, 1);
+    take_floats("query_angles", options_.query_angles, 2);
+    take_floats("key_angles", options_.key_angles, 2);
   }
 
   /// Computes the output. Checks all arguments before it calls CUDA.
@@ -110,21 +121,19 @@ class Problem {
     });
   }
 
-  /// Computes gradients of q, k, v and the mixing matrix, and [0] in place of the others.
-  /// \param out  output of the forward call; computed again if absent
-  std::array<Tensor, 8> backward(const Tensor& dout, const std::optional<Tensor>& out) const {
+  /// Computes gradients of q, k, v, the mixing matrix, the gain and the gate, and [0] in place of
+  /// the others.
+  /// \param out  output of the forward call; computed again if absent or with a gain
+  std::array<Tensor, kGradients> backward(const Tensor& dout,
+                                          const std::optional<Tensor>& out) const {
     expect_type(kName, "dout", dout, q_.scalar_type(), 4);
     return of_widths([&]<class F>() {
       const Partition blocks = partition();
-      const Tensor none = torch::stable::new_empty(q_, {0});
-      std::array<Tensor, 8> gradients{like(q_, q_.size(3)),
-                                      like(k_, k_.size(3)),
-                                      like(v_, v_.size(3)),
-                                      none,
-                                      none,
-                                      none,
-                                      none,
-                                      none};
+      std::array<Tensor, kGradients> gradients;
+      gradients.fill(torch::stable::new_empty(q_, {0}));
+      gradients[0] = like(q_, q_.size(3));
+      gradients[1] = like(k_, k_.size(3));
+      gradients[2] = like(v_, v_.size(3));
       const Tensor rows = with_dense_rows(dout);
       const std::optional<Tensor> kept = out ? std::optional(with_dense_rows(*out)) : out;
       GradientCall call{.forward = call_of(blocks, {}),
@@ -140,6 +149,15 @@ class Problem {
         gradients[3] = torch::stable::new_zeros(*form_.mixing, form_.mixing->sizes());
         call.dmixing = {static_cast<float*>(gradients[3].mutable_data_ptr()),
                         blocks.queries.blocks(), blocks.keys.blocks(), gradients[3].size(1)};
+      }
+      if (options_.gain) {
+        gradients[8] = torch::stable::new_empty(*options_.gain, options_.gain->sizes());
+        call.dgain = {static_cast<float*>(gradients[8].mutable_data_ptr()),
+                      static_cast<std::size_t>(gradients[8].numel())};
+      }
+      if (options_.gate) {
+        gradients[9] = like(*options_.gate, options_.gate->size(3));
+        call.dgate = tokens_first<std::byte>(gradients[9], options_);
       }
       F::check(call);
       const Launch launch(*this, blocks);
@@ -176,15 +194,39 @@ class Problem {
   }
 
   Call call_of(const Partition& blocks, const mhla::TensorView<std::byte>& out) const {
-    return {.q = tokens_first<const std::byte>(q_, options_),
-            .k = tokens_first<const std::byte>(k_, options_),
-            .v = tokens_first<const std::byte>(v_, options_),
-            .out = out,
-            .query_blocks = blocks.queries,
-            .key_blocks = blocks.keys,
-            .causal = blocks.causal,
-            .op = op(blocks),
-            .mixing = {}};
+    Call call{.q = tokens_first<const std::byte>(q_, options_),
+              .k = tokens_first<const std::byte>(k_, options_),
+              .v = tokens_first<const std::byte>(v_, options_),
+              .out = out,
+              .query_blocks = blocks.queries,
+              .key_blocks = blocks.keys,
+              .causal = blocks.causal,
+              .op = op(blocks),
+              .mixing = {}};
+    if (options_.query_angles) {
+      call.rotary = {matrix(*options_.query_angles), matrix(*options_.key_angles)};
+    }
+    if (options_.gain) {
+      call.gain = {static_cast<const float*>(options_.gain->const_data_ptr()),
+                   static_cast<std::size_t>(options_.gain->numel())};
+    }
+    if (options_.gate) call.gate = tokens_first<const std::byte>(*options_.gate, options_);
+    return call;
+  }
+
+  static mhla::MatrixView<const float> matrix(const Tensor& t) {
+    return {static_cast<const float*>(t.const_data_ptr()), t.size(0), t.size(1), t.size(1)};
+  }
+
+  /// Checks an optional tensor of floats, and copies it unless it is dense at a multiple of 16
+  /// bytes.
+  static void take_floats(const char* argument, std::optional<Tensor>& t, Index axes) {
+    if (!t) return;
+    expect_type(kName, argument, *t, ScalarType::Float, axes);
+    if (!t->is_contiguous()) t = torch::stable::contiguous(*t);
+    if (reinterpret_cast<std::uintptr_t>(t->const_data_ptr()) % 16 != 0) {
+      t = torch::stable::clone(*t);
+    }
   }
 
   /// Arguments of a launch. The tensors' device is the current device during the object's lifetime.
@@ -248,7 +290,7 @@ class Problem {
   }
 
   mhla::cuda::Operator op(const Partition& blocks) const {
-    const FeatureMap map = feature_map(kName, options_.feature_map);
+    const FeatureMap map = feature_map(kName, options_);
     Denominator sums = denominator(kName, options_.normalizer);
     // Linear attention has one block, where cross-query denominators are key sums.
     if (!form_.mixing && !blocks.causal && sums == Denominator::kCrossQuery) {
@@ -258,7 +300,8 @@ class Problem {
             .key_map = map,
             .denominator = sums,
             .eps = static_cast<float>(options_.eps),
-            .scale = static_cast<float>(options_.scale)};
+            .scale = static_cast<float>(options_.scale),
+            .norm_eps = static_cast<float>(options_.norm_eps)};
   }
 
   static void expect_mixing(const Tensor& mixing, const Partition& blocks) {
@@ -287,6 +330,12 @@ class Problem {
     expect("k", k_);
     expect("v", v_);
     if (form_.mixing) expect("mixing", *form_.mixing);
+    for (const auto& [argument, tensor] : {std::pair{"query_angles", &options_.query_angles},
+                                           {"key_angles", &options_.key_angles},
+                                           {"gain", &options_.gain},
+                                           {"gate", &options_.gate}}) {
+      if (*tensor) expect(argument, **tensor);
+    }
   }
 
   /// Returns the mixing matrix with dense rows. Without a matrix, one row of ones serves as all
@@ -325,7 +374,7 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   const Tensor dout = from.take<Tensor>();
   const Problem<Form> problem(from);
   if constexpr (kKeeps) (void)from.take<std::optional<Tensor>>();
-  const std::array<Tensor, 8> gradients =
+  const std::array<Tensor, kGradients> gradients =
       problem.backward(dout, from.take<std::optional<Tensor>>());
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     stack[i] = torch::stable::detail::from(gradients[i]);

@@ -91,6 +91,22 @@ def linear(q, k, v, *, causal=False, **options):
     return _attend(name, form, q, k, v, **options)
 
 
+def around(name, kernels, q, k, v, *, normalizer="key_sum", eps=0., query_offsets=None,
+           key_offsets=None, **options):
+    """A call of kernels that have neither rotary angles nor a gain: they are applied here.
+
+    kernels(q=, k=, v=, ...) computes attention of features [B,H,N,.]
+    """
+    fixed = {"layout": "bhnd", "feature_map": "identity", "normalizer": normalizer, "eps": eps,
+             "query_offsets": query_offsets, "key_offsets": key_offsets}
+
+    def form(q, k, v, den, cross):
+        den = dict(zip(("normalizer_q", "normalizer_k"), den or ()))
+        return kernels(q=q, k=k, v=v, **fixed, **den), None
+
+    return _attend(name, form, q, k, v, normalizer=normalizer, **options)
+
+
 # ---- parts of all operators ----------------------------------------------------------------------
 
 def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps=0., scale=1.,

@@ -14,6 +14,12 @@ merging its heads copies nothing. All functions take, by name:
     normalizer_q, normalizer_k     queries and keys of the denominator, if they differ from q and k
     query_mask, key_mask           bool [B,N]: False tokens take no part
     query_offsets, key_offsets     int64 [S + 1]: S sequences packed into B = 1
+    relu_eps       what "relu" adds, 1e-6
+    query_angles, key_angles       [N,D], both: the cosine and the sine of each pair of adjacent
+                   features, by which phi(q) and phi(k) rotate; denominators read them unrotated
+    gain           [E]: outputs o of a head become o gain / sqrt(mean of o^2 + norm_eps)
+    gate           [B,N,H,E], with a gain: outputs are multiplied by silu(gate)
+    norm_eps       1e-6
 
     backend        "auto", "kernels" or "formula", see below
 
@@ -23,20 +29,23 @@ All functions except linear also take:
                    CPU also the "summaries" of the blocks, B H M D (E + 1) sums
 
 Types are float32, float64, bfloat16 and float16; 16-bit tensors have float32 sums. The mixing
-matrix [M,M] and the weights of feature maps are used in float32, or in float64 with float64
-tensors, also under autocast.
+matrix [M,M], the weights of feature maps, angles and the gain are used in float32, or in float64
+with float64 tensors, also under autocast.
 
 There are two backends. "kernels" are the library's kernels. On the CPU they accept all of the
-above. On CUDA they accept bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and
-(128, 256), and the feature maps relu, elu_plus_one and identity. On CUDA they accept no masks,
-packed sequences, prefix, normalizer_q or normalizer_k; rows are dense and begin at multiples of 16
-bytes. Kernels have gradients in reverse mode, of first order. "formula" is plain PyTorch
-(mhla_torch.formula), for any device, argument and kind of derivative. "auto", the default, takes
-the kernels if they accept the call, and otherwise the formula, with a FormulaWarning that gives the
-reason, once per reason. explain names the backend without computing. Wrong arguments raise
-ValueError or RuntimeError.
+above, and PyTorch applies angles, gain and gate around them, in the type of the sums. On CUDA they
+accept bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256), and the
+feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate themselves;
+angles have D of 64 or 128, and causal calls with angles have no normaliser. On CUDA they accept no
+masks, packed sequences, prefix, normalizer_q or normalizer_k; rows are dense and begin at multiples
+of 16 bytes. Kernels have gradients in reverse mode, of first order, of all but the angles.
+"formula" is plain PyTorch (mhla_torch.formula), for any device, argument and kind of derivative.
+"auto", the default, takes the kernels if they accept the call, and otherwise the formula, with a
+FormulaWarning that gives the reason, once per reason. explain names the backend without computing.
+Wrong arguments raise ValueError or RuntimeError.
 """
 
+import functools
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +157,13 @@ def sums_of(dtype):
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-_NAMES = ("q", "k", "v", "normalizer_q", "normalizer_k")
-_PARAMETERS = ("mixing", "query_map", "key_map")
+_TENSORS = ("normalizer_q", "normalizer_k", "gate")
+_PARAMETERS = ("query_map", "key_map", "query_angles", "key_angles", "gain")
+_AROUND = ("query_angles", "key_angles", "gain", "gate")  # which kernels of the CPU lack
 _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 
-def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normalizer_q=None,
-          normalizer_k=None, query_map=None, key_map=None, **options):
+def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **options):
     """Runs an operator by its kernels or its formula, or explains which of them it would run.
 
     blocks: the arguments between mixing and the options, by name, in the order of the schema
@@ -163,8 +172,10 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normal
         raise ValueError(f'mhla::{name}: backend is "{backend}", expected auto, kernels or formula')
     if save not in ("inputs", "summaries"):
         raise ValueError(f'mhla::{name}: save is "{save}", expected inputs or summaries')
-    tensors = dict(zip(_NAMES, (q, k, v, normalizer_q, normalizer_k)))
-    parameters = dict(zip(_PARAMETERS, (mixing, query_map, key_map)))
+    tensors = {"q": q, "k": k, "v": v} | {argument: options.pop(argument, None)
+                                          for argument in _TENSORS}
+    parameters = {"mixing": mixing} | {argument: options.pop(argument, None)
+                                       for argument in _PARAMETERS}
     _expect_one_device(name, q, tensors | parameters | options)
     device = q.device.type if q.device.type in _WITH_AUTOCAST else "cpu"
     autocast = torch.is_autocast_enabled(device)
@@ -184,16 +195,30 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, normal
     if reason or backend == "formula":
         if explain:
             return Explanation("formula", "", reason or 'backend is "formula"')
-        run = getattr(formula, name)
-        if not autocast:
-            return run(**given, **weights, **blocks, **options)
-        with torch.autocast(device, enabled=False):  # which would round all products
-            return run(**given, **weights, **blocks, **options)
+        return _without_autocast(device, autocast, getattr(formula, name),
+                                 given | weights | blocks | options)
     if explain:
         return Explanation("kernels", _form(name, given, weights, blocks, options), "")
     keep = save != "inputs" and _keeps(name, (*tensors.values(), *parameters.values()), options)
-    out = _run(name + "_kept" if keep else name, given | weights | blocks | options)
-    return out[0] if keep else out
+
+    def kernels(named):
+        out = _run(name + "_kept" if keep else name, named)
+        return out[0] if keep else out
+
+    named = given | weights | options
+    if q.is_cuda or not any(argument in named for argument in _AROUND):
+        return kernels(named | blocks)
+    inner = blocks | ({"mixing": named.pop("mixing")} if "mixing" in named else {})
+    run = functools.partial(formula.around, f"mhla::{name}", lambda **t: kernels(t | inner))
+    return _without_autocast(device, autocast, run, named)
+
+
+def _without_autocast(device, autocast, run, named):
+    """Calls a function of PyTorch's operations, whose products autocast would round."""
+    if not autocast:
+        return run(**named)
+    with torch.autocast(device, enabled=False):
+        return run(**named)
 
 
 def _run(name, named):
@@ -256,7 +281,7 @@ def _refusal(name, tensors, weights, blocks, options):
         return f"q is on {q.device}, expected cpu or cuda"
     if _WITHOUT_CUDA:
         return f"q is on {q.device}, but {_WITHOUT_CUDA}"
-    return _cuda_refusal(tensors, weights, blocks, options)
+    return _cuda_refusal(name, tensors, weights, blocks, options)
 
 
 @torch.compiler.assume_constant_result
@@ -264,7 +289,7 @@ def _in_transform():
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _cuda_refusal(tensors, weights, blocks, options):
+def _cuda_refusal(name, tensors, weights, blocks, options):
     """The reason why the kernels for CUDA refuse a call, or nothing."""
     q, v = tensors["q"], tensors["v"]
     if q.dtype not in (torch.bfloat16, torch.float16):
@@ -282,11 +307,29 @@ def _cuda_refusal(tensors, weights, blocks, options):
             return f"{argument} is given, expected none on CUDA"
     if options.get("feature_map") == "exp":
         return 'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'
+    if "query_angles" in weights or "key_angles" in weights:
+        reason = _rotary_refusal(name, tensors, weights, blocks, options)
+        if reason:
+            return reason
     for argument, tensor in tensors.items():
         if not _has_whole_rows(tensor):
             return f"{argument} has other rows than dense ones at multiples of 16 bytes"
     if _is_old(q.device.index):
         return "the device is older than compute capability 8.0"
+    return ""
+
+
+def _rotary_refusal(name, tensors, weights, blocks, options):
+    """The reason why the kernels for CUDA refuse rotary angles, or nothing."""
+    width = tensors["q"].shape[3]
+    if width == 72:
+        return "query_angles is given with a width of 72, expected 64 or 128 on CUDA"
+    causal = name == "causal" or blocks.get("causal")
+    if causal and options.get("normalizer", "key_sum") != "none":
+        return "query_angles is given with a normalizer, expected none in causal forms on CUDA"
+    for argument in ("query_angles", "key_angles"):
+        if argument in weights and weights[argument].requires_grad:
+            return f"{argument} requires a gradient, expected none on CUDA"
     return ""
 
 

@@ -6,7 +6,8 @@ import torch
 
 from mhla_torch import formula
 
-DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map")
+DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map",
+                  "gain", "gate")
 
 
 def _named(operator, args, kwargs):
@@ -76,6 +77,7 @@ def _register(name, keeps):
     forward = getattr(torch.ops.mhla, name).default
     backward = getattr(torch.ops.mhla, name + "_backward").default
     names = [argument.name for argument in forward._schema.arguments]
+    gain, angles = names.index("gain"), names.index("query_angles")
 
     def output(*args, **kwargs):
         named = _named(forward, args, kwargs)
@@ -91,7 +93,7 @@ def _register(name, keeps):
         def of(argument):
             if named.get(argument) is None:
                 return named["q"].new_empty(0)
-            if argument in ("mixing", "query_map", "key_map"):
+            if argument in ("mixing", "query_map", "key_map", "gain"):
                 return torch.empty_like(named[argument], memory_format=torch.contiguous_format)
             return _dense(named[argument], named[argument].shape[-1], named["layout"])
 
@@ -100,15 +102,18 @@ def _register(name, keeps):
     def save(ctx, inputs, output):
         out, *kept = (output,) if isinstance(output, torch.Tensor) else output
         values = (*inputs, *kept)
-        ctx.has_out = out.is_cuda
+        ctx.has_out = out.is_cuda and inputs[gain] is None
         if ctx.has_out:
-            values = (*values, out)  # which the backward there reads
+            values = (*values, out)  # which the backward there reads, unless it is normalised
         tensors = [isinstance(value, torch.Tensor) for value in values]
         ctx.save_for_backward(*(value for value, is_tensor in zip(values, tensors) if is_tensor))
         ctx.tensors = tensors
         ctx.others = [None if is_tensor else value for value, is_tensor in zip(values, tensors)]
 
     def differentiate(ctx, dout, *_):
+        if any(ctx.needs_input_grad[angles:angles + 2]):
+            raise RuntimeError(f"mhla::{name}_backward: query_angles or key_angles requires a "
+                               'gradient, expected none: backend="formula" has it')
         saved = iter(ctx.saved_tensors)
         values = [next(saved) if is_tensor else other
                   for other, is_tensor in zip(ctx.others, ctx.tensors)]
