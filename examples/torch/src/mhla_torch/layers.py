@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mhla_torch import operators
+from mhla_torch import formula, operators
 from mhla_torch.attention import uniform_causal
 
 
@@ -102,36 +102,32 @@ class Vision(nn.Module):
         return self.to_out(out.flatten(2) + self.local(v))
 
 
-class Turning(nn.Module):
-    """A layer with the cosines and sines of a rotary embedding, self.turns [2,N,pairs]. Checkpoints
-    do not contain them. A change of the layer's type computes them again, so they stay exact.
+class Rotary(nn.Module):
+    """A layer with a rotary embedding: self.turns [N,D], the cosine and the sine of each pair of
+    features, in the type of sums. Checkpoints do not contain them. A change of the layer's type
+    computes them again, so they stay exact.
     """
 
-    def place_turns(self):
-        self.register_buffer("turns", self.made_turns().to(torch.get_default_device(),
-                                                           torch.get_default_dtype()),
-                             persistent=False)
-        self.register_load_state_dict_post_hook(follow_parameters)
+    def __init__(self):
+        super().__init__()
+        self.register_load_state_dict_post_hook(Rotary.place_turns)  # which may assign parameters
 
-    def made_turns(self):
+    def place_turns(self, *_):
+        """Computes the turns on the device of the parameters."""
+        like = next(self.parameters())
         with torch.device("cpu"):
             angles = self.angles()
-            return torch.stack([angles.cos(), angles.sin()])  # float64
+            turns = torch.stack([angles.cos(), angles.sin()], -1).flatten(-2)  # float64
+        self.register_buffer("turns", turns.to(like.device, operators.sums_of(like.dtype)),
+                             persistent=False)
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
-        self.turns = self.made_turns().to(self.turns.device, self.turns.dtype)
+        self.place_turns()
         return self
 
 
-def follow_parameters(layer, _):
-    """Moves the turns to the device and type of parameters set by load_state_dict(assign=True)."""
-    like = next(layer.parameters())
-    if (layer.turns.device, layer.turns.dtype) != (like.device, like.dtype):
-        layer.turns = layer.made_turns().to(like.device, like.dtype)
-
-
-class Video(Turning):
+class Video(Rotary):
     """The layer of Wan: raster order, a rotary embedding in the numerator, gated RMSNorm per head.
 
     grid: tokens along [frames, y, x]; layout: blocks along each axis
@@ -161,21 +157,15 @@ class Video(Turning):
         widths = (pairs - 2 * narrow, narrow, narrow)
         return torch.cat([angles(p.flatten(), w) for p, w in zip(places, widths)], 1)
 
-    def turn(self, x):
-        """Rotates pairs of adjacent channels of x [B,N,H,D]."""
-        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-        cos, sin = self.turns.unsqueeze(2)
-        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-
     def forward(self, x):
-        q, k = self.norm_q(self.q(x)).relu() + 1e-6, self.norm_k(self.k(x)).relu() + 1e-6
-        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (q, k, self.v(x)))
-        sums = {"normalizer": "cross_query", "eps": 1e-6, "normalizer_q": q, "normalizer_k": k}
-        out = operators.bidirectional(self.turn(q), self.turn(k), v, self.block_attn.matrix(),
-                                      grid=self.grid, block=self.block, feature_map="identity",
-                                      backend=self.backend,
-                                      **(sums if self.normalize else {"normalizer": "none"}))
-        out = self.g_norm(out).flatten(2) * functional.silu(self.g(x))
+        tensors = self.norm_q(self.q(x)), self.norm_k(self.k(x)), self.v(x), self.g(x)
+        q, k, v, gate = (t.unflatten(-1, (self.heads, -1)) for t in tensors)
+        out = operators.bidirectional(q, k, v, self.block_attn.matrix(), grid=self.grid,
+                                      block=self.block, query_angles=self.turns,
+                                      key_angles=self.turns, gain=self.g_norm.weight, gate=gate,
+                                      norm_eps=self.g_norm.eps, eps=1e-6, backend=self.backend,
+                                      normalizer="cross_query" if self.normalize else "none")
+        out = out.flatten(2)
         if self.lepe is not None:
             clip = v.flatten(2).transpose(1, 2).unflatten(2, self.grid)
             out = out + self.lepe(clip).flatten(2).transpose(1, 2)
@@ -193,7 +183,7 @@ class LanguageState:
     inputs: dict  # name: the last tokens that a convolution reads, [B,taps - 1,width]
 
 
-class Language(Turning):
+class Language(Rotary):
     """The language model's layer: rotary embedding after the feature map, gated RMSNorm per head.
 
     chunk, chunks: tokens of a block, and the largest number of blocks of a sequence
@@ -216,7 +206,7 @@ class Language(Turning):
             _expect("Language", size >= least, argument, size, f"at least {least}")
         keys = channels // 2
         self.heads, self.chunk, self.chunks, self.taps = heads, chunk, chunks, convolution
-        self.map = torch.relu if feature_map == "relu" else elu_plus_one
+        self.feature_map = {"relu": "relu", "elu": "elu_plus_one"}[feature_map]
         for name, width in (("q", keys), ("k", keys), ("v", channels), ("g", channels)):
             setattr(self, f"{name}_proj", nn.Linear(channels, width, bias=False))
             if convolution and name != "g":
@@ -239,7 +229,9 @@ class Language(Turning):
         m.copy_(m.clamp(1e-5, 1).tril())
 
     def project(self, x, state):
-        """Features of q, k [B,N,H,D] and v [B,N,H,E] of the tokens x that follow `state`."""
+        """q, k [B,N,H,D] and v [B,N,H,E] of the tokens x that follow `state`. The features of q and
+        k that rotate together, which are halves of a row in checkpoints, are adjacent.
+        """
         def one(name):
             y = getattr(self, f"{name}_proj")(x)
             if self.taps:
@@ -249,13 +241,10 @@ class Language(Turning):
                 y = y.transpose(1, 2)
             return y.unflatten(-1, (self.heads, -1))
 
-        cos, sin = self.turns[:, state.position:state.position + x.shape[1]].unsqueeze(2)
+        def in_pairs(y):
+            return y.unflatten(-1, (2, -1)).mT.flatten(-2)
 
-        def features(y):
-            a, b = self.map(y).chunk(2, dim=-1)
-            return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
-
-        return features(one("q")), features(one("k")), one("v")
+        return in_pairs(one("q")), in_pairs(one("k")), one("v").contiguous()
 
     def finish(self, out, x):
         """Norm, gate and output projection of out [B,N,H,E]."""
@@ -270,10 +259,14 @@ class Language(Turning):
     def forward(self, x):
         self.expect_room(x.shape[1])
         q, k, v = self.project(x, self.start(x.shape[0], summaries=False))
+        norm, angles = self.g_norm_swish_gate, self.turns[:x.shape[1]]
         out = operators.causal(q, k, v, self.mixing_matrix[..., 0, 0, 0, 0], block=self.chunk,
-                               feature_map="identity", normalizer="none", scale=q.shape[-1]**-0.5,
+                               feature_map=self.feature_map, relu_eps=0., normalizer="none",
+                               scale=q.shape[-1]**-0.5, query_angles=angles, key_angles=angles,
+                               gain=norm.weight, norm_eps=norm.eps,
+                               gate=self.g_proj(x).unflatten(-1, (self.heads, -1)),
                                backend=self.backend)
-        return self.finish(out, x)
+        return self.o_proj(out.flatten(2))
 
     def start(self, batch, summaries=True):
         """The state of sequences without tokens."""
@@ -304,6 +297,8 @@ class Language(Turning):
         sums = state.open_summary.dtype
         row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(sums)
         q, k, v = (t.transpose(1, 2).to(sums) for t in self.project(x, state))  # [B,H,n,.]
+        angles = self.turns[state.position:state.position + x.shape[1]]
+        q, k = (formula.rotate(formula.MAPS[self.feature_map](t), angles) for t in (q, k))
         q = q * q.shape[-1]**-0.5
         if state.position % self.chunk == 0:
             state.mixture = torch.tensordot(row[:i], state.summaries[:i], 1)
@@ -316,10 +311,6 @@ class Language(Turning):
             state.summaries = state.summaries.index_copy(0, at, state.open_summary[None])
             state.open_summary = torch.zeros_like(state.open_summary)
         return self.finish(out.transpose(1, 2).to(x.dtype), x)
-
-
-def elu_plus_one(x):
-    return functional.elu(x) + 1
 
 
 def angles(places, pairs):
