@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mhla_torch
-from cuda_calls import built_for_cuda, call, KINDS, tensors, WIDTHS
+from cuda_calls import built_for_cuda, call, extras, KINDS, LAYERS, tensors, WIDTHS
 from mhla_torch import built, operators, registration
 
 # ---- building -----------------------------------------------------------------------------------
@@ -135,13 +135,15 @@ def explained(kind="bidirectional", widths=(64, 64), dtype=torch.bfloat16, gradi
     with torch._subclasses.FakeTensorMode():
         q, k, v, mixing = tensors(widths, dtype=dtype, device="cuda")
         q.requires_grad_(gradient)
-        options = {name: torch.empty(t.shape, dtype=t.dtype, device="cuda")
+        options = {name: torch.empty(t.shape, dtype=t.dtype, device="cuda",
+                                     requires_grad=t.requires_grad)
                    if isinstance(t, torch.Tensor) else t for name, t in options.items()}
         return call(kind, change(q), k, v, mixing, explain=True, **options)
 
 
 FAKE = {"query_mask": torch.ones(2, 24, dtype=torch.bool), "key_offsets": torch.tensor([0, 24]),
         "normalizer_q": torch.ones(2, 24, 3, 64, dtype=torch.bfloat16), "query_map": torch.ones(9)}
+ANGLES = torch.ones(24, 64)
 
 
 @pytest.mark.parametrize("wrong, reason", (
@@ -153,6 +155,10 @@ FAKE = {"query_mask": torch.ones(2, 24, dtype=torch.bool), "key_offsets": torch.
     ({"change": lambda t: t.mT.contiguous().mT},
      "q has other rows than dense ones at multiples of 16 bytes"),
     ({"prefix": 2}, "prefix is set, expected 0 on CUDA"),
+    ({"query_angles": ANGLES, "key_angles": ANGLES, "widths": (72, 72)},
+     "query_angles is given with a width of 72, expected 64 or 128 on CUDA"),
+    ({"query_angles": ANGLES, "key_angles": ANGLES.clone().requires_grad_()},
+     "key_angles requires a gradient, expected none on CUDA"),
     *(({name: t}, name + " is given, expected none on CUDA") for name, t in FAKE.items()),
 ), ids=lambda x: x if isinstance(x, str) else next(iter(x)))
 def test_kernels_refuse_before_the_call(with_kernels, wrong, reason):
@@ -172,6 +178,16 @@ def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
         assert explained(kind, widths, gradient=gradient, **options).backend == "kernels"
     cross = explained(normalizer="cross_query", gradient=gradient)
     assert cross.backend == "kernels"
+    more = explained(kind, widths, gradient=gradient, normalizer="none", **extras(widths))
+    assert more.backend == "kernels"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_causal_kernels_rotate_without_denominators(with_kernels, kind):
+    took = explained(kind, **extras())
+    assert (took.backend == "formula") == ("causal" in kind)
+    assert took.reason in ("", "query_angles is given with a normalizer, expected none in causal "
+                               "forms on CUDA")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,6 +202,10 @@ def test_the_backward_gets_the_output(with_kernels, kind):
             saved.clear()
             out = call(kind, q, k, v, mixing, **({"save": save} if save else {}))
             assert len(saved) == (4 if name == "linear" else 5) and saved[-1].shape == out.shape
+            if not save or save == "inputs":  # the backward computes again what a gain normalises
+                saved.clear()
+                call(kind, q, k, v, mixing, normalizer="none", **extras(device="cuda"))
+                assert len(saved) == (7 if name == "linear" else 8)
             if torch.cuda.is_available():  # which autograd asks for the device of a gradient
                 used = (q, k, v) if name == "linear" else (q, k, v, mixing)
                 for g, t in zip(torch.autograd.grad(out.sum(), used), used):
@@ -235,6 +255,79 @@ def test_takes_what_there_is(widths, dtype):
             kernel("linear", *(change(t) for t in packed), layout=layout)
 
 
+@built_for_cuda
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_takes_angles_gain_and_gate(widths, dtype):
+    q, k, v, mixing = tensors(widths, (13, 24), dtype)
+    both = extras(widths, (13, 24), dtype)
+    alike = both | {name: t for name, t in extras(widths, dtype=dtype).items() if name != "gain"}
+    odd = torch.cat([both["gain"], both["gain"]])[1:widths[1] + 1]  # not at a multiple of 8 bytes
+    for layout, change in (("bnhd", lambda t: t), ("bhnd", lambda t: t.transpose(1, 2))):
+        q1, k1, v1 = (change(t) for t in (q, k, v))
+        for name, arguments, options in (
+                ("bidirectional", (q1, k1, v1, mixing, [], [6]), both | {"normalizer": "key_sum"}),
+                ("bidirectional", (k1, k1, v1, mixing[:4, :4], [4, 6], [2, 3]),
+                 alike | {"normalizer": "cross_query", "gain": odd}),
+                ("causal", (k1, k1, v1, mixing, 6), alike | {"normalizer": "none"}),
+                ("linear", (q1, k1, v1), both), ("linear", (k1, k1, v1), {"gain": both["gain"]}),
+                ("linear", (k1, k1, v1, True), alike | {"normalizer": "none", "relu_eps": 0.})):
+            options = {"layout": layout} | options
+            if "gate" in options:
+                options["gate"] = change(options["gate"])
+            dout = torch.zeros(*arguments[0].shape[:3], widths[1], dtype=dtype)
+            for operator, tensor in ((name, ()), (name + "_backward", (dout,))):
+                with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
+                    kernel(operator, *tensor, *arguments, **options)
+
+
+@built_for_cuda
+@pytest.mark.parametrize("layout", ("bnhd", "bhnd"))
+def test_gradients_have_the_shapes_of_their_tensors(layout):
+    with torch._subclasses.FakeTensorMode(), torch.no_grad():
+        q, k, v, mixing = tensors((128, 256), device="cuda")
+        more = extras((128, 256), device="cuda")
+        gate = more.pop("gate")
+        if layout == "bhnd":
+            q, k, v, gate = (t.transpose(1, 2) for t in (q, k, v, gate))
+        out = torch.ops.mhla.causal_backward(gate, q, k, v, mixing, 6, layout=layout, gate=gate,
+                                             normalizer="none", **more)
+    for gradient, t in zip(out, (q, k, v, mixing, None, None, None, None, more["gain"], gate)):
+        assert gradient.shape == (t.shape if t is not None else (0,))
+        assert t is None or (gradient.dtype, gradient.stride()) == (t.dtype, t.stride())
+
+
+@pytest.mark.parametrize("training", (False, True))
+@pytest.mark.parametrize("autocast", (False, True))
+@pytest.mark.parametrize("make, channels", LAYERS, ids=range(len(LAYERS)))
+def test_layers_take_the_kernels(with_kernels, monkeypatch, make, channels, training, autocast):
+    """Checks that layers call the fused kernels once, with everything that they take over."""
+    calls, run = [], operators._run
+    monkeypatch.setattr(operators, "_run", lambda name, named: calls.append((name, named)) or
+                        run(name, named))
+    try:
+        torch.set_autocast_enabled("cuda", autocast)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        torch.set_default_dtype(torch.float32 if autocast else torch.bfloat16)
+        layer = make().train(training)
+        layer.backend = "kernels"
+        with torch._subclasses.FakeTensorMode(), torch.set_grad_enabled(training):
+            members = {name: torch.empty(t.shape, dtype=t.dtype, device="cuda",
+                                         requires_grad=t.requires_grad)
+                       for name, t in (*layer.named_parameters(), *layer.named_buffers())}
+            x = torch.empty(2, 64, channels, device="cuda")
+            out = torch.func.functional_call(layer, members, (x,))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_default_dtype(torch.float32)
+    assert out.dtype is torch.bfloat16 and out.is_cuda
+    (name, named), = calls
+    assert named["q"].dtype is torch.bfloat16
+    if not isinstance(layer, mhla_torch.Vision):
+        assert {"query_angles", "key_angles", "gain", "gate"} <= named.keys()
+        assert named["query_angles"].dtype is torch.float32
+
+
 def bidirectional(**wrong):
     """A valid call except for the arguments `wrong`."""
     q, k, v, mixing = tensors()
@@ -273,6 +366,19 @@ WIDE = torch.zeros(2, 24, 3, 72, dtype=torch.bfloat16)
     ({"key_mask": KEEP}, "key_mask is given, expected none on CUDA"),
     ({"query_offsets": ENDS}, "query_offsets is given, expected none on CUDA"),
     ({"key_offsets": ENDS}, "key_offsets is given, expected none on CUDA"),
+    ({"query_angles": ANGLES}, "key_angles is absent, expected both query_angles and key_angles"),
+    ({"query_angles": ANGLES[:20], "key_angles": ANGLES},
+     r"rotary.query_angles has shape \[20, 64\], expected \[24, 64\]"),
+    ({"query_angles": ANGLES, "key_angles": ANGLES[:, :32]},
+     r"rotary.key_angles has shape \[24, 32\], expected \[24, 64\]"),
+    ({"query_angles": ANGLES, "key_angles": ANGLES.double()}, "key_angles has type Double"),
+    ({"q": WIDE, "k": WIDE, "v": WIDE, "query_angles": ANGLES, "key_angles": ANGLES},
+     "query_angles is given for D of 72, expected D of 64 or 128"),
+    ({"gate": WIDE[..., :64]}, "gate is given without a gain, expected both, or a gain alone"),
+    ({"gain": torch.ones(65)}, "gain has 65 elements, expected 64"),
+    ({"gain": torch.ones(64), "gate": WIDE}, r"gate has shape \[2, 24, 3, 72\], expected"),
+    ({"gain": torch.ones(64), "gate": WIDE.half()}, "gate has type Half, expected BFloat16"),
+    ({"gain": torch.ones(64), "norm_eps": -1.}, "op.norm_eps is -1.0*, expected >= 0"),
 ))
 def test_errors_say_what_there_is(wrong, sentence):
     with pytest.raises((ValueError, RuntimeError), match="mhla::.*" + sentence):
@@ -285,5 +391,7 @@ def test_causal_calls_refuse_what_reads_the_future():
     for name, blocks in (("causal", (mixing, 6)), ("linear", (True,))):
         with pytest.raises((ValueError, RuntimeError), match="op has a cross-query denominator"):
             kernel(name, q, k, v, *blocks, normalizer="cross_query")
+        with pytest.raises((ValueError, RuntimeError), match="op has a denominator, expected none"):
+            kernel(name, q, k, v, *blocks, query_angles=ANGLES, key_angles=ANGLES)
     with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
         kernel("linear", q, k, v, normalizer="cross_query")

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import mhla_torch
-from cuda_calls import call, KINDS, on_device, tensors, WIDTHS
-from tiny_vit import TinyViT
+from cuda_calls import call, extras, KINDS, on_device, tensors, WIDTHS
 
 # ---- forwards -----------------------------------------------------------------------------------
 
@@ -180,6 +179,56 @@ def test_gradients_equal_the_formula(kind, widths, dtype):
 
 
 @on_device
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_angles_gain_and_gate_equal_the_formula(kind, widths, dtype):
+    """Outputs and gradients of all arguments, with and without a gate and a normaliser."""
+    for tokens in (24, 600):
+        more = extras(widths, (tokens, tokens), dtype)
+        angles = {name: t.cuda() for name, t in more.items() if name.endswith("angles")}
+        normalizer = "none" if "causal" in kind else "key_sum"
+        for options in ({"normalizer": normalizer, "eps": 0.25, "norm_eps": 1e-3},
+                        {"feature_map": "elu_plus_one", "normalizer": "none", "scale": 0.5},
+                        {"relu_eps": 0., "normalizer": "none"}):
+            inputs = [*tensors(widths, (tokens, tokens), dtype), more["gain"], more["gate"]]
+            expect_right_gradients(lambda q, k, v, mixing, gain, gate, **o: call(
+                kind, q, k, v, mixing, gain=gain, gate=gate, **angles, **options, **o), *inputs)
+            expect_right_gradients(lambda q, k, v, mixing, gain, **o: call(
+                kind, q, k, v, mixing, gain=gain, **options, **o), *inputs[:5])
+            expect_right_gradients(lambda *t, **o: call(kind, *t, **angles, **options, **o),
+                                   *inputs[:4])
+
+
+@on_device
+@pytest.mark.parametrize("kind", KINDS)
+def test_angles_gain_and_gate_in_a_graph_and_compiled(kind):
+    more = extras(tokens=(600, 600), device="cuda")
+    inputs = [*tensors(tokens=(600, 600), device="cuda"), more.pop("gain"), more.pop("gate")]
+    dout = torch.randn_like(inputs[2])
+
+    def run(q, k, v, mixing, gain, gate):
+        return call(kind, q, k, v, mixing, gain=gain, gate=gate, normalizer="none", **more)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        with_gradients(run, inputs, dout)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = with_gradients(run, inputs, dout)
+    inputs[5].copy_(torch.rand_like(inputs[5]))
+    graph.replay()
+    eager = with_gradients(run, inputs, dout)
+    assert all(torch.equal(a, b) for a, b in zip(captured, eager))
+    torch.compiler.reset()
+    compiled = with_gradients(torch.compile(run, fullgraph=True), inputs, dout)
+    for a, b in zip(compiled, eager):
+        torch.testing.assert_close(a, b)
+
+
+@on_device
 @pytest.mark.parametrize("block", ((12, 15), (3, 5), (7, 7)))
 def test_gradients_of_images_equal_the_formula(block):
     q, k, v, _ = tensors((64, 64), (720, 720), batch=4, heads=6)
@@ -278,74 +327,6 @@ def test_keeps_the_contract_of_operators(kind):
     operator = getattr(torch.ops.mhla, kind.removesuffix("_causal")).default
     torch.library.opcheck(operator, (q, k, v, *blocks), test_utils=(
         "test_schema", "test_autograd_registration", "test_faketensor"))
-
-
-# ---- training -----------------------------------------------------------------------------------
-
-def a_step(model, x):
-    """Makes one step of an optimiser under autocast; expects finite gradients of all parameters."""
-    with torch.autocast("cuda", torch.bfloat16):
-        out = model(x)
-    out.float().square().mean().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
-        assert parameter.grad.any(), name
-    torch.optim.SGD(model.parameters(), lr=0.01).step()
-
-
-class Attention(torch.nn.Module):
-    """MHLA between projections, heads first."""
-
-    def __init__(self, width=64, heads=2, **options):
-        super().__init__()
-        self.qkv = torch.nn.Linear(32, 3 * heads * width)
-        self.heads, self.attention = heads, mhla_torch.MHLA(**options)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.attention(q, k, v).transpose(1, 2).flatten(2)
-
-
-@on_device
-@pytest.mark.filterwarnings("ignore::mhla_torch.FormulaWarning")
-@pytest.mark.parametrize("make, tokens", (
-    (lambda: Attention(tokens=(8, 8), block=(4, 4)), 64),
-    (lambda: Attention(tokens=(8, 8), block=(4, 4), prefix=1), 65),
-    (lambda: Attention(tokens=64, block=16, causal=True), 64),
-    (lambda: Attention(width=24, tokens=64, block=16, causal=True), 64),
-    (lambda: mhla_torch.Vision(32, 2, (8, 8), (4, 4), "raster", qk_norm=True), 64),
-    (lambda: mhla_torch.Video(32, 2, (4, 4, 4), (2, 2, 2), lepe=True), 64),
-    (lambda: mhla_torch.Language(32, 2, 16, 4, convolution=4), 64)),
-    ids=("MHLA", "prefix", "causal", "narrow", "Vision", "Video", "Language"))
-def test_trains(make, tokens):
-    torch.manual_seed(0)
-    model = make().cuda()
-    for _ in range(2):
-        model.zero_grad()
-        a_step(model, torch.randn(2, tokens, 32, device="cuda"))
-
-
-@on_device
-@pytest.mark.filterwarnings("ignore::mhla_torch.FormulaWarning")
-@pytest.mark.parametrize("class_token", (False, True))
-def test_lowers_a_loss(class_token):
-    torch.manual_seed(0)
-    model = mhla_torch.replace_attention(
-        TinyViT(size=16, channels=128, class_token=class_token), block=(4, 4)).cuda()
-    images = torch.randn(32, 1, 16, 16, device="cuda")
-    labels = torch.arange(32, device="cuda") % 10
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=3e-3), []
-    for _ in range(40):
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(model(images).float(), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        for module in model.modules():
-            if isinstance(module, mhla_torch.MHLA):
-                module.constrain_()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0], losses
 
 
 @on_device
