@@ -19,11 +19,9 @@
 ///
 /// The header of a layer's body has its formula: vision_layer.hpp, vision_block.hpp.
 
-#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -190,11 +188,11 @@ class Layer {
   };
   /// Memory of a backward pass, which may have to run the forward first.
   struct Backward {
-    Forward forward;
-    typename Body::BackwardScratch scratch;
+    Tape tape;
+    detail::SharedScratch<typename Body::ForwardScratch, typename Body::BackwardScratch> scratch;
     Backward(detail::Arena& arena, const Body& body, detail::LayerRows rows,
              const ExecutorRef& executor)
-        : forward(arena, body, rows, executor), scratch(arena, body, rows, executor) {}
+        : tape(arena, body, rows), scratch(arena, body, body, rows, executor) {}
   };
 
   void prepare() {
@@ -287,12 +285,13 @@ void Layer<Body>::adjoint(const In& x, const In& c, const In& dy, const Out& dx,
   detail::expect_elements_or_none(kName, "gradients", gradients.size(), table().size());
   detail::Scratch scratch(kName, call.workspace, backward_workspace_bytes(x.rows, call));
   const Backward memory(scratch.arena(), body_, rows, call.executor);
-  const Tape tape = tape_of(kName, call.kept, rows, memory.forward.tape, detail::find_kept);
-  if (call.kept.empty()) record(x, c, tape, memory.forward.scratch, call.executor);
+  const Tape tape = tape_of(kName, call.kept, rows, memory.tape, detail::find_kept);
+  if (call.kept.empty()) record(x, c, tape, memory.scratch.one, call.executor);
   if constexpr (detail::Conditioned<Body>) {
-    body_.backward(parameters(), x, c, tape, dy, dx, dc, gradients, memory.scratch, call.executor);
+    body_.backward(parameters(), x, c, tape, dy, dx, dc, gradients, memory.scratch.other,
+                   call.executor);
   } else {
-    body_.backward(parameters(), x, tape, dy, dx, gradients, memory.scratch, call.executor);
+    body_.backward(parameters(), x, tape, dy, dx, gradients, memory.scratch.other, call.executor);
   }
 }
 
