@@ -49,8 +49,7 @@ TESTED_WITH_OTHERS = """
     layer/layer layer/body layer/decoding_layer layer/feed_forward
     layer/block_body layer/block_backward layer/block_family layer/block_condition
     layer/block_convolution layer/block_norm
-    layer/grid_attention layer/vision_parameters layer/video_parameters layer/video_body
-    layer/video_backward
+    layer/step layer/steps
     layer/language_parameters layer/language_maps layer/language_body layer/language_backward
     """.split()
 

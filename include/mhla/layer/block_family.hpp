@@ -10,12 +10,13 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
 #include "mhla/layer/rows.hpp"
-#include "mhla/layer/vision_parameters.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -62,11 +63,12 @@ inline Index block_hidden(const char* function, Index hidden, Index fallback) {
   return hidden == 0 ? fallback : hidden;
 }
 
-/// Returns the mix of a block's image. Its tokens have the order of the attention's.
+/// Returns the mix of a block's image.
+/// \param places  rows of its tokens, as those of the attention
 template <class MixBody, class Options>
-MixBody block_mix(const Options& o) {
+MixBody block_mix(const Options& o, std::vector<Index> places) {
   return MixBody({.tokens = o.attention.tokens,
-                  .places = vision_places(o.attention),
+                  .places = std::move(places),
                   .channels = o.channels,
                   .hidden = o.hidden});
 }

@@ -1,18 +1,21 @@
 #pragma once
 
 /// \file
-/// Helpers of the bodies of layers (layer.hpp): memory, views of rows, and parts. A part is a body
-/// with parameters.
+/// Helpers of the bodies of layers (layer.hpp): tensors, memory, views of rows, and parts. A part
+/// is a body with parameters.
 ///
-/// A body has Tape, ForwardScratch and BackwardScratch, each made from an Arena: what backward
-/// reads, and scratch. It has the functions table, record (everything that backward reads), write
-/// (the output after record) and backward (adds gradients), and may have prepare.
+/// A body, such as a Graph (graph.hpp), has Tape, ForwardScratch and BackwardScratch, each made
+/// from an Arena: what backward reads, and scratch. It has the functions table, record (everything
+/// that backward reads), write (the output after record) and backward (adds gradients), and may
+/// have prepare.
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
@@ -23,6 +26,7 @@
 #include "mhla/kernel/rows.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
+#include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -45,6 +49,32 @@ template <class Body>
 concept Prepared = requires(Body& body) {
   body.prepare();
 };
+
+/// The places of NAME.weight and of NAME.bias, either of which may be missing.
+/// \tparam View  DenseView or ConvolutionView
+template <template <class> class View>
+struct WeightSlices {
+  ParameterSlice weight, bias;
+
+  WeightSlices() = default;
+  /// Adds the tensors to a table, the weight in this shape.
+  WeightSlices(ParameterTable& table, const std::string& name, std::vector<Index> shape,
+               bool has_bias = true)
+      : weight(table.add(name + ".weight", shape).place()) {
+    if (has_bias) bias = table.add(name + ".bias", {shape.front()}).place();
+  }
+  /// Returns the tensors of `row`.
+  template <class T>
+  View<T> operator()(std::span<T> row) const {
+    return {weight.matrix(row), bias.numbers(row)};
+  }
+};
+
+template <class T>
+MixingView<T> mixing_at(const ParameterSlice& place, std::span<T> row) {
+  const MatrixView<T> m = place.matrix(row);
+  return m.absent() ? MixingView<T>() : MixingView<T>(m.data, Pattern(m.rows, m.cols));
+}
 
 /// A matrix whose rows begin at cache lines and do not alias in a cache.
 template <class A>
@@ -83,6 +113,35 @@ struct SharedScratch {
       : one(arena, one_body, sizes, executor), other(again, other_body, sizes, executor) {
     if (again.bytes() > arena.bytes()) arena = again;
   }
+};
+
+/// Buffers of rows. Values share one if the times of their uses do not overlap.
+template <class T>
+class SharedBuffers {
+ public:
+  /// Adds a value. Values come in the order of their first uses.
+  void add(std::size_t value, Index cols, std::size_t first_use, std::size_t last_use) {
+    auto b = std::find_if(buffers_.begin(), buffers_.end(), [&](const Buffer& buffer) {
+      return buffer.cols == cols && buffer.last_use < first_use;
+    });
+    if (b == buffers_.end()) b = buffers_.insert(b, Buffer{cols, 0, {}});
+    b->last_use = last_use;
+    b->values.push_back(value);
+  }
+  void take(const char* function, Arena& arena, Index rows, std::span<MatrixView<T>> to) const {
+    for (const Buffer& b : buffers_) {
+      const MatrixView<T> taken = take_matrix<T>(function, arena, rows, b.cols);
+      for (const std::size_t value : b.values) to[value] = taken;
+    }
+  }
+
+ private:
+  struct Buffer {
+    Index cols;
+    std::size_t last_use;
+    std::vector<std::size_t> values;
+  };
+  std::vector<Buffer> buffers_;
 };
 
 /// Returns rows [B*N, ...] as heads [B,N,heads,width]: every `step`th head from `first` on.

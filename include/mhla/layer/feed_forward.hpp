@@ -60,11 +60,8 @@ class MlpBody {
 
   MlpBody(Index channels, Index hidden, const MlpNames& names = {})
       : channels_(channels), hidden_(hidden) {
-    table_.add(names.first + ".weight", {hidden, channels});
-    table_.add(names.first + ".bias", {hidden});
-    table_.add(names.second + ".weight", {channels, hidden});
-    table_.add(names.second + ".bias", {channels});
-    first_ = {table_, names.first}, second_ = {table_, names.second};
+    first_ = {table_, names.first, {hidden, channels}};
+    second_ = {table_, names.second, {channels, hidden}};
   }
   const ParameterTable& table() const { return table_; }
 
@@ -125,10 +122,9 @@ class GatedMlpBody {
   };
 
   GatedMlpBody(Index channels, Index hidden) : channels_(channels), hidden_(hidden) {
-    table_.add("gate_proj.weight", {hidden, channels});
-    table_.add("up_proj.weight", {hidden, channels});
-    table_.add("down_proj.weight", {channels, hidden});
-    gate_ = {table_, "gate_proj"}, up_ = {table_, "up_proj"}, down_ = {table_, "down_proj"};
+    gate_ = {table_, "gate_proj", {hidden, channels}, false};
+    up_ = {table_, "up_proj", {hidden, channels}, false};
+    down_ = {table_, "down_proj", {channels, hidden}, false};
   }
   const ParameterTable& table() const { return table_; }
   template <class U>

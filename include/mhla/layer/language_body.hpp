@@ -78,7 +78,6 @@ class LanguageBody {
       : options_(checked_language_options(options)),
         sizes_(options),
         features_(language_features(options.feature_map, sizes_.width)),
-        table_(language_table(options)),
         tensors_(table_, options) {}
   void prepare() {
     angles_ = RotaryTable<T>::sequence(most_tokens(), sizes_.width, {.base = options_.rotary_base});

@@ -12,6 +12,7 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
+#include "mhla/layer/body.hpp"
 #include "mhla/layer/convolution_taps.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/parameters.hpp"
@@ -111,42 +112,7 @@ inline MapLayers layers_of_map(std::string_view map) {
               "relu, elu, identity, hedgehog, t2r, dpfp or elementwise_product");
 }
 
-/// Returns the prefix of layer i of a feature map, such as "feature_map_q.layer2".
-inline std::string map_layer_name(const std::string& side, int i, int count) {
-  return "feature_map_" + side + ".layer" + (count == 1 ? "" : std::to_string(i + 1));
-}
-
-inline ParameterTable language_table(const LanguageOptions& o) {
-  const LanguageSizes s(o);
-  const Index c = o.channels, l = o.chunks, taps = o.convolution_taps;
-  const Index q = s.heads * s.width, k = s.key_heads * s.width, v = s.key_heads * s.values;
-  ParameterTable table;
-  table.add("mixing_matrix", {l, l, 1, 1, 1, 1});
-  table.add("q_proj.weight", {q, c});
-  table.add("k_proj.weight", {k, c});
-  table.add("v_proj.weight", {v, c});
-  if (o.gate) table.add("g_proj.weight", {s.heads * s.values, c});
-  if (o.short_convolution) {
-    const auto add = [&](const std::string& name, Index channels) {
-      table.add(name + ".weight", {channels, 1, taps});
-      if (o.convolution_bias) table.add(name + ".bias", {channels});
-    };
-    add("q_conv1d", q), add("k_conv1d", k), add("v_conv1d", v);
-  }
-  const MapLayers layers = layers_of_map(o.feature_map);
-  for (const char* side : {"q", "k"}) {
-    for (int i = 0; i < layers.count; ++i) {
-      const std::string name = map_layer_name(side, i, layers.count);
-      table.add(name + ".weight", {s.width, s.width});
-      if (layers.bias) table.add(name + ".bias", {s.width});
-    }
-  }
-  table.add(o.gate ? "g_norm_swish_gate.weight" : "g_norm.weight", {s.values});
-  table.add("o_proj.weight", {c, s.heads * s.values});
-  return table;
-}
-
-/// Where the tensors lie.
+/// Where the tensors lie in a row of parameters.
 struct LanguageSlices {
   ParameterSlice mixing;
   WeightSlices<DenseView> q, k, v, gate, o;
@@ -154,32 +120,40 @@ struct LanguageSlices {
   ParameterSlice q_map, k_map;
   ParameterSlice head_gain;
 
-  LanguageSlices(const ParameterTable& table, const LanguageOptions& options)
-      : mixing(table.place("mixing_matrix")),
-        q(table, "q_proj"),
-        k(table, "k_proj"),
-        v(table, "v_proj"),
-        gate(table, "g_proj"),
-        o(table, "o_proj"),
-        q_convolution(table, "q_conv1d"),
-        k_convolution(table, "k_conv1d"),
-        v_convolution(table, "v_conv1d"),
-        q_map(map(table, "q", options)),
-        k_map(map(table, "k", options)),
-        head_gain(table.place(options.gate ? "g_norm_swish_gate.weight" : "g_norm.weight")) {}
+  /// Adds the tensors to a table.
+  LanguageSlices(ParameterTable& table, const LanguageOptions& options) {
+    const LanguageSizes s(options);
+    const Index c = options.channels, l = options.chunks, taps = options.convolution_taps;
+    const Index queries = s.heads * s.width, keys = s.key_heads * s.width;
+    const Index values = s.key_heads * s.values, outputs = s.heads * s.values;
+    mixing = table.add("mixing_matrix", {l, l, 1, 1, 1, 1}).place();
+    q = {table, "q_proj", {queries, c}, false};
+    k = {table, "k_proj", {keys, c}, false};
+    v = {table, "v_proj", {values, c}, false};
+    if (options.gate) gate = {table, "g_proj", {outputs, c}, false};
+    if (options.short_convolution) {
+      q_convolution = {table, "q_conv1d", {queries, 1, taps}, options.convolution_bias};
+      k_convolution = {table, "k_conv1d", {keys, 1, taps}, options.convolution_bias};
+      v_convolution = {table, "v_conv1d", {values, 1, taps}, options.convolution_bias};
+    }
+    q_map = map(table, "feature_map_q.layer", s.width, layers_of_map(options.feature_map));
+    k_map = map(table, "feature_map_k.layer", s.width, layers_of_map(options.feature_map));
+    const char* const norm = options.gate ? "g_norm_swish_gate.weight" : "g_norm.weight";
+    head_gain = table.add(norm, {s.values}).place();
+    o = {table, "o_proj", {c, outputs}, false};
+  }
 
  private:
-  /// The tensors of a map lie side by side, in its order.
-  static ParameterSlice map(const ParameterTable& table, const std::string& side,
-                            const LanguageOptions& options) {
-    const int count = layers_of_map(options.feature_map).count;
-    ParameterSlice all;
-    for (int i = 0; i < count; ++i) {
-      const WeightSlices<DenseView> layer(table, map_layer_name(side, i, count));
-      if (i == 0) all = {layer.weight.begin, 1, 0};
-      for (const ParameterSlice& p : {layer.weight, layer.bias}) all.cols += p.rows * p.cols;
+  /// Adds the tensors of a map side by side. Returns all of them.
+  static ParameterSlice map(ParameterTable& table, const std::string& name, Index width,
+                            const MapLayers& layers) {
+    if (layers.count == 0) return {};
+    const Index begin = table.size();
+    for (int i = 1; i <= layers.count; ++i) {
+      const std::string number = layers.count == 1 ? "" : std::to_string(i);
+      WeightSlices<DenseView>(table, name + number, {width, width}, layers.bias);
     }
-    return all;
+    return {begin, 1, table.size() - begin};
   }
 };
 

@@ -196,14 +196,9 @@ MixFfnBody<T, Mix>::MixFfnBody(MixFfnOptions options) : options_(std::move(optio
   }
   if (options_.hidden == 0) options_.hidden = Mix::hidden(c);
   checked_product(kName, "hidden", {2, options_.hidden});
-  const std::string first = Mix::kFirst, convolution = Mix::kConvolution, second = Mix::kSecond;
-  table_.add(first + ".weight", {width(), c, 1, 1});
-  table_.add(first + ".bias", {width()});
-  table_.add(convolution + ".weight", {width(), 1, kSide, kSide});
-  table_.add(convolution + ".bias", {width()});
-  table_.add(second + ".weight", {c, options_.hidden, 1, 1});
-  if (!Mix::kGated) table_.add(second + ".bias", {c});
-  first_ = {table_, first}, convolution_ = {table_, convolution}, second_ = {table_, second};
+  first_ = {table_, Mix::kFirst, {width(), c, 1, 1}};
+  convolution_ = {table_, Mix::kConvolution, {width(), 1, kSide, kSide}};
+  second_ = {table_, Mix::kSecond, {c, options_.hidden, 1, 1}, !Mix::kGated};
 }
 
 template <Accumulator T, class Mix>

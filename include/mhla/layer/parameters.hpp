@@ -17,7 +17,6 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor_file.hpp"
-#include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -122,32 +121,6 @@ void save_parameters(W& writer, std::string_view prefix, const ParameterTable& t
                      std::span<T> row);
 
 // ------------------------------------------------------------------------------------------------
-
-namespace detail {
-
-/// The places of NAME.weight and of NAME.bias, either of which may be missing.
-/// \tparam View  DenseView or ConvolutionView
-template <template <class> class View>
-struct WeightSlices {
-  ParameterSlice weight, bias;
-
-  WeightSlices() = default;
-  WeightSlices(const ParameterTable& table, const std::string& name)
-      : weight(table.place(name + ".weight")), bias(table.place(name + ".bias")) {}
-  /// Returns the tensors of `row`.
-  template <class T>
-  View<T> operator()(std::span<T> row) const {
-    return {weight.matrix(row), bias.numbers(row)};
-  }
-};
-
-template <class T>
-MixingView<T> mixing_at(const ParameterSlice& place, std::span<T> row) {
-  const MatrixView<T> m = place.matrix(row);
-  return m.absent() ? MixingView<T>() : MixingView<T>(m.data, Pattern(m.rows, m.cols));
-}
-
-}  // namespace detail
 
 inline const Parameter& ParameterTable::add(std::string name, std::vector<Index> shape) {
   if (find(name) != nullptr) {

@@ -63,7 +63,9 @@ struct SanaFamily {
 
   static VisionOptions attention(const Options& o) { return block_attention_options(kName, o); }
   static Norm norm(const Options& o) { return {o.channels, false, o.norm_eps}; }
-  static FeedForward feed_forward(const Options& o) { return block_mix<FeedForward>(o); }
+  static FeedForward feed_forward(const Options& o) {
+    return block_mix<FeedForward>(o, vision_places(o.attention));
+  }
   static Condition condition(const Options& o) { return {"scale_shift_table", {6, o.channels}}; }
 };
 

@@ -19,7 +19,6 @@
 /// available to check this. Its attention may keep parts of RALA: elu + 1, a rotary embedding, a
 /// gate of the output. So the caller chooses the options of the attention. A stage has neither
 /// RALA's layer scale nor its downsampling, and ignores tensors below downsample.
-/// RALA's layer scale nor its downsampling, and passes over tensors below downsample.
 ///
 /// Cost: that of the attention and of the mix, and 18*B*N*C flops for the encoding. About 3*C more
 /// numbers per token and block are kept.
@@ -79,7 +78,9 @@ struct VltFamily {
 
   static VisionOptions attention(const Options& o) { return block_attention_options(kName, o); }
   static Norm norm(const Options& o) { return {o.channels, true, o.norm_eps}; }
-  static FeedForward feed_forward(const Options& o) { return block_mix<FeedForward>(o); }
+  static FeedForward feed_forward(const Options& o) {
+    return block_mix<FeedForward>(o, vision_places(o.attention));
+  }
   static Condition condition(const Options&) { return {}; }
   static std::optional<ConvolutionPart<T>> convolution(const Options& o) {
     return ConvolutionPart<T>(o.channels, o.attention.tokens, vision_places(o.attention));
@@ -89,7 +90,6 @@ struct VltFamily {
 /// Several blocks with the same options, one after another.
 template <class Block>
 class StageBody {
-  static_assert(!Prepared<Block>);
   using T = typename Block::Scalar;
 
  public:
@@ -129,6 +129,9 @@ class StageBody {
   };
 
   explicit StageBody(const Options& options);
+  void prepare() requires Prepared<Block> {
+    for (Part<Block>& block : blocks_) block.prepare();
+  }
 
   const Options& options() const { return first().options(); }
   const ParameterTable& table() const { return table_; }
