@@ -120,8 +120,29 @@ struct SpacedRows {
   }
 };
 
-/// A strip and its adjoint have the bits of one call per token, for any length. Nothing is written
-/// outside the rows.
+/// The tangent of a strip has the bits of one call per token. An absent direction counts as zeros.
+template <class A, TangentStripFeatureMap<A> Map>
+void expect_strip_tangent_laws(Random& rng, const Map& map, SpacedRows<A>& x, SpacedRows<A>& y,
+                               Index n) {
+  const Index d = x.view().cols, features = map.features(d);
+  const std::vector<A> dweights = numbers<A>(rng, map.weights());
+  SpacedRows<A> dx(rng.matrix<A>(n, d));
+  for (const bool of_x : {true, false}) {
+    for (const A* const weights : {dweights.data(), static_cast<const A*>(nullptr)}) {
+      if (!of_x && (weights == nullptr || dweights.empty())) continue;
+      SpacedRows<A> dy(n, features), expected(n, features);
+      for (Index r = 0; r < n; ++r) {
+        map.tangent(x.view().row(r), y.view().row(r), of_x ? dx.view().row(r) : nullptr,
+                    expected.view().row(r), d, weights);
+      }
+      map.strip_tangent(x.view(), y.view(), of_x ? dx.view() : MatrixView<A>(), dy.view(), weights);
+      ASSERT_TRUE(dy == expected) << n << " tokens of " << d;
+    }
+  }
+}
+
+/// A strip, its adjoint and its tangent have the bits of one call per token, for any length.
+/// Nothing is written outside the rows.
 template <class A, DifferentiableStripFeatureMap<A> Map>
 void expect_strip_laws(Random& rng, const Map& map, Index d) {
   for (const Index n : {1, 2, 9, 33, 64}) {
@@ -142,6 +163,7 @@ void expect_strip_laws(Random& rng, const Map& map, Index d) {
     map.strip_adjoint(x.view(), y.view(), dy.view(), alone.view(), static_cast<A*>(nullptr));
     ASSERT_TRUE(dx == expected_dx && alone == expected_dx) << n << " tokens of " << d;
     ASSERT_EQ(dweights, expected_dweights) << n << " tokens of " << d;
+    if constexpr (TangentStripFeatureMap<Map, A>) expect_strip_tangent_laws(rng, map, x, y, n);
   }
 }
 

@@ -17,6 +17,7 @@ MAY_INCLUDE = {
     "stage": "core kernel policy tokens",
     "attention": "core kernel policy tokens stage",
     "gradient": "core kernel policy tokens stage attention",
+    "tangent": "core kernel policy tokens stage attention gradient",
     "layer": "core kernel policy tokens stage attention gradient",
     "fit": "core kernel policy tokens stage attention",
     "io": "core",
@@ -28,7 +29,7 @@ MAY_INCLUDE = {
     "cuda/launch": "cuda/kernel cuda/tile cuda/ptx cuda/arch core distributed",
     "cuda/attention": "cuda/launch cuda/kernel cuda/tile cuda/ptx cuda/arch core policy "
                       "distributed",
-    "mhla.hpp": "core policy attention gradient layer fit",
+    "mhla.hpp": "core policy attention gradient tangent layer fit",
     "fwd.hpp": "core",
     "mhla.cuh": "cuda/attention",
 }
@@ -43,7 +44,7 @@ TOP_LEVEL = "include tests benchmarks examples CMakeLists.txt README.md LICENSE"
 # Public headers that are tested as parts of an attention layer, a block, a reader, a writer, a fit,
 # mixing_matrix or learned_feature_map. tests/contract/attention_layer.hpp tests layer/layer.
 TESTED_WITH_OTHERS = """
-    policy/mixing_view policy/map_layer
+    policy/mixing_view policy/map_layer policy/dpfp policy/elementwise_product
     io/replacement_file io/safetensors_entries io/safetensors_file io/safetensors_index
     fit/active_set fit/block_sums fit/check fit/fit_options fit/residual_rows
     layer/layer layer/body layer/decoding_layer layer/feed_forward

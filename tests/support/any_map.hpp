@@ -54,6 +54,22 @@ struct AnyMap {
     };
     std::visit(visit, map);
   }
+  void tangent(const A* x, const A* y, const A* dx, A* dy, Index d, const A* dweights) const {
+    std::visit([&](const auto& m) { detail::write_tangent<A>(m, x, y, dx, dy, d, dweights); }, map);
+  }
+  void strip_tangent(MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dx,
+                     MatrixView<A> dy, const A* dweights) const {
+    const auto visit = [&](const auto& m) {
+      if constexpr (StripFeatureMap<decltype(m), A>) {
+        return m.strip_tangent(x, y, dx, dy, dweights);
+      }
+      for (Index r = 0; r < x.rows; ++r) {
+        const A* const along = dx.absent() ? nullptr : static_cast<const A*>(dx.row(r));
+        detail::write_tangent<A>(m, x.row(r), y.row(r), along, dy.row(r), x.cols, dweights);
+      }
+    };
+    std::visit(visit, map);
+  }
   bool exponential() const { return std::holds_alternative<Exp>(map); }
   const char* name() const {
     constexpr const char* kNames[] = {"relu", "elu",     "identity", "exp",

@@ -25,6 +25,7 @@ inline namespace MHLA_TARGET {
 class AnyFeatureMap {
  public:
   using Map = std::variant<Relu, EluPlusOne, Identity, Exp>;
+  static constexpr bool kElementwise = true;
 
   AnyFeatureMap(Map map = Relu{}) : map_(map) {}  // NOLINT(google-explicit-constructor)
 
@@ -70,7 +71,7 @@ class AnyNormalizer {
   Choice choice_;
 };
 
-static_assert(DifferentiableFeatureMap<AnyFeatureMap, float>);
+static_assert(TangentFeatureMap<AnyFeatureMap, float>);
 static_assert(DifferentiableNormalizer<AnyNormalizer> && CausalNormalizer<AnyNormalizer>);
 
 /// Returns the map "relu" (max(x, 0) + 1e-6), "elu_plus_one", "identity" or "exp".

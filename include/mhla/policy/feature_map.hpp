@@ -16,6 +16,7 @@
 /// Source: arXiv:2601.07832, section 4.1, leaves phi open. The authors' vision and video layers use
 /// Relu with eps = 1e-6.
 
+#include <algorithm>
 #include <concepts>
 #include <type_traits>
 
@@ -67,9 +68,38 @@ concept DifferentiableStripFeatureMap = StripFeatureMap<F, A> && DifferentiableF
   map.strip_adjoint(x, y, dy, dx, dweights);
 };
 
+namespace detail {
+template <class F>
+inline constexpr bool kElementwise = requires {
+  requires F::kElementwise;
+};
+}  // namespace detail
+
+/// A map with tangents. map.tangent(x, y, dx, dy, D, dweights), with y = map(x), writes J dx to
+/// dy[0..features(D)), and adds the derivative along dweights[0..weights()). Either dx or dweights
+/// may be null, which counts as zeros, if the map has weights; without weights dweights is null. A
+/// map without weights that treats each element alone says
+/// `static constexpr bool kElementwise = true` in place of `tangent`: there J is diagonal, so the
+/// adjoint gives J dx.
+template <class F, class A>
+concept TangentFeatureMap = DifferentiableFeatureMap<F, A> &&
+    (detail::kElementwise<F> ||
+     requires(const F& map, const A* x, const A* y, const A* dx, A* dy, Index d,
+              const A* dweights) { map.tangent(x, y, dx, dy, d, dweights); });
+
+/// A strip map with tangents of strips: map.strip_tangent(x, y, dx, dy, dweights) has the bits of
+/// map.tangent called row by row. An absent dx counts as zeros.
+template <class F, class A>
+concept TangentStripFeatureMap = StripFeatureMap<F, A> && TangentFeatureMap<F, A> &&
+    requires(const F& map, MatrixView<const A> x, MatrixView<const A> y, MatrixView<const A> dx,
+             MatrixView<A> dy, const A* dweights) {
+  map.strip_tangent(x, y, dx, dy, dweights);
+};
+
 /// max(x, 0) + eps.
 struct Relu {
   double eps = 1e-6;
+  static constexpr bool kElementwise = true;
 
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
@@ -82,6 +112,8 @@ struct Relu {
 
 /// elu(x) + 1: x + 1 where x > 0, otherwise e^x.
 struct EluPlusOne {
+  static constexpr bool kElementwise = true;
+
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
   template <Accumulator A>
@@ -93,6 +125,8 @@ struct EluPlusOne {
 
 /// The element x itself.
 struct Identity {
+  static constexpr bool kElementwise = true;
+
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
   template <Accumulator A>
@@ -106,6 +140,8 @@ struct Identity {
 /// tensors: 709.78) features are infinite and outputs are NaN. Under KeySum{0}, a number that is
 /// subtracted from all elements of all keys of a head, such as the largest, cancels out.
 struct Exp {
+  static constexpr bool kElementwise = true;
+
   constexpr Index features(Index d) const { return d; }
   constexpr Index weights() const { return 0; }
   template <Accumulator A>
@@ -122,6 +158,8 @@ struct NoDerivative {};
 /// With its derivative the map has an adjoint: Elementwise(f, [](auto x) { return 2 * x; }).
 template <class F, class G = NoDerivative>
 struct Elementwise {
+  static constexpr bool kElementwise = true;
+
   F function;
   G derivative;
 
@@ -141,12 +179,10 @@ struct Elementwise {
   }
 };
 
-static_assert(DifferentiableFeatureMap<Relu, float> && DifferentiableFeatureMap<Relu, double>);
-static_assert(DifferentiableFeatureMap<EluPlusOne, float>);
-static_assert(DifferentiableFeatureMap<EluPlusOne, double>);
-static_assert(DifferentiableFeatureMap<Identity, float>);
-static_assert(DifferentiableFeatureMap<Identity, double>);
-static_assert(DifferentiableFeatureMap<Exp, float> && DifferentiableFeatureMap<Exp, double>);
+static_assert(TangentFeatureMap<Relu, float> && TangentFeatureMap<Relu, double>);
+static_assert(TangentFeatureMap<EluPlusOne, float> && TangentFeatureMap<EluPlusOne, double>);
+static_assert(TangentFeatureMap<Identity, float> && TangentFeatureMap<Identity, double>);
+static_assert(TangentFeatureMap<Exp, float> && TangentFeatureMap<Exp, double>);
 
 // ------------------------------------------------------------------------------------------------
 
@@ -222,5 +258,20 @@ void Exp::adjoint(const A* /*x*/, const A* y, const A* dy, A* dx, Index d,
       y, dy);
 }
 
+namespace detail {
+
+/// Writes the tangent of the features of one token.
+template <class A, TangentFeatureMap<A> Map>
+void write_tangent(const Map& map, const A* x, const A* y, const A* dx, A* dy, Index d,
+                   const A* dweights) {
+  if constexpr (kElementwise<Map>) {
+    std::fill_n(dy, d, A(0));
+    map.adjoint(x, y, dx, dy, d, nullptr);
+  } else {
+    map.tangent(x, y, dx, dy, d, dweights);
+  }
+}
+
+}  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

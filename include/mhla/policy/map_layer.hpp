@@ -15,6 +15,7 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/kernel/inner_products.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/product.hpp"
 #include "mhla/kernel/transpose.hpp"
@@ -54,6 +55,10 @@ class MapLayer {
   Index expect_width(const char* map, Index d) const;
   /// y = x W^T + b for outputs [first, first + y.cols).          // x [n,D], y [n,y.cols]
   void apply(MatrixView<const A> x, Index first, MatrixView<A> y) const;
+  /// dy = dx W^T + x dW^T + db for outputs [first, first + dy.cols). An absent dx, or null dweights
+  /// [weights()], counts as zeros.
+  void apply_tangent(MatrixView<const A> x, MatrixView<const A> dx, Index first, MatrixView<A> dy,
+                     const A* dweights) const;
   /// Adds the gradient through outputs [first, first + dy.cols) to dx [n,D] and, unless null, to
   /// dweights. dy is the gradient of these outputs.
   void add_adjoint(MatrixView<const A> x, Index first, MatrixView<const A> dy, MatrixView<A> dx,
@@ -77,6 +82,13 @@ class RowwiseMap {
     const Index features = map().features(d);
     map().strip_adjoint({x, 1, d, d}, {y, 1, features, 0}, {dy, 1, features, 0}, {dx, 1, d, d},
                         dweights);
+  }
+  void tangent(const A* x, const A* y, const A* dx, A* dy, Index d,
+               const A* dweights = nullptr) const {
+    const Index features = map().features(d);
+    map().strip_tangent({x, 1, d, d}, {y, 1, features, 0},
+                        dx == nullptr ? MatrixView<const A>() : MatrixView<const A>(dx, 1, d, d),
+                        {dy, 1, features, 0}, dweights);
   }
 
  private:
@@ -139,6 +151,26 @@ void MapLayer<A>::apply(MatrixView<const A> x, Index first, MatrixView<A> y) con
                .b = {transposed_ + first, width_},
                .cols = y.cols,
                .start = start_from(bias, y)});
+}
+
+template <Accumulator A>
+void MapLayer<A>::apply_tangent(MatrixView<const A> x, MatrixView<const A> dx, Index first,
+                                MatrixView<A> dy, const A* dweights) const {
+  const bool biased = bias_ != nullptr && dweights != nullptr;
+  const A* const dbias = biased ? dweights + width_ * width_ + first : nullptr;
+  const Start start = start_from(dbias, dy);
+  if (!dx.absent()) {
+    multiply<A>({.out = {dy.data, dy.row_stride},
+                 .a = dx,
+                 .b = {transposed_ + first, width_},
+                 .cols = dy.cols,
+                 .start = start});
+  } else if (start == Start::kZero) {
+    for (Index r = 0; r < dy.rows; ++r) std::fill_n(dy.row(r), dy.cols, A(0));
+  }
+  if (dweights == nullptr) return;
+  add_inner_products<A>({x.data, x.row_stride}, x.rows, {dweights + first * width_, width_},
+                        dy.cols, width_, {dy.data, dy.row_stride});
 }
 
 template <Accumulator A>

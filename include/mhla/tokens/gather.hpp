@@ -146,6 +146,32 @@ MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, I
   }
 }
 
+/// Writes the tangents of the features of rows tokens[0..count) of x, along dx and the map's
+/// weights. One of dx and dweights may be absent, which counts as zeros.
+/// \param features  phi of the rows     \param raw  scratch of twice raw_size numbers
+template <Scalar T, class A, TangentFeatureMap<A> Map>
+MHLA_NOINLINE void gather_features_tangent(MatrixView<const T> x, MatrixView<const T> dx,
+                                           const Index* tokens, Index count, const Map& map,
+                                           const A* dweights, Rows<A> features, A* raw,
+                                           Rows<A> rows) {
+  const Index width = x.cols, d = map.features(width);
+  if constexpr (TangentStripFeatureMap<Map, A>) {
+    const Rows<A> strip = raw_rows(raw, width), along = strip.below(kStripTokens);
+    gather(x, tokens, count, strip);
+    if (!dx.absent()) gather(dx, tokens, count, along);
+    map.strip_tangent(strip.matrix(count, width), features.matrix(count, d),
+                      dx.absent() ? MatrixView<A>() : along.matrix(count, width),
+                      rows.matrix(count, d), dweights);
+    return;
+  }
+  for (Index s = 0; s < count; ++s) {
+    const A* const row = widened(x.row(tokens[s]), x.col_stride, raw, width);
+    const A* along = nullptr;
+    if (!dx.absent()) along = widened(dx.row(tokens[s]), dx.col_stride, raw + width, width);
+    write_tangent(map, row, features.row(s), along, rows.row(s), width, dweights);
+  }
+}
+
 /// Writes the first out.cols elements of each row, rounded to T, to rows tokens[0..count) of out.
 template <Scalar T, class A>
 MHLA_NOINLINE void scatter(Rows<A> rows, const Index* tokens, Index count, MatrixView<T> out) {
