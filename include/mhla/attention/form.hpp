@@ -16,10 +16,12 @@
 ///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory;
 ///                                                            `kept` is null to keep nothing
 ///
-/// and for gradients (gradient/driver.hpp) two functions beside it:
+/// and for gradients (gradient/driver.hpp) and tangents (tangent/driver.hpp) functions beside it:
 ///
 ///     std::size_t gradient_bytes(form, in, workers)
 ///     void add_gradient(form, arena, kept, in, dout, gradients, sums, executor)
+///     std::size_t tangent_bytes(form, in, workers)
+///     void write_tangent(form, arena, in, tangents, parameters, out, executor)
 
 #include <algorithm>
 #include <concepts>
@@ -62,15 +64,41 @@ std::size_t most_bytes(const In& in, Bytes&& bytes) {
   return most;
 }
 
-template <class F, class In>
-std::size_t form_bytes(const F& form, const In& in, const ExecutorRef& executor) {
+/// Bytes of workspace for all pairs.
+/// \param bytes  bytes(head, workers) of one pair
+template <class In, class Bytes>
+std::size_t pairs_bytes(const char* function, const In& in, const ExecutorRef& executor,
+                        const Bytes& bytes) {
   const Index workers = executor.workers();
-  const bool spread = over_pairs(pairs(form.name, in), executor);
+  const bool spread = over_pairs(pairs(function, in), executor);
   const std::size_t most =
-      most_bytes(in, [&](const auto& head) { return form.bytes(head, spread ? 1 : workers); });
+      most_bytes(in, [&](const auto& head) { return bytes(head, spread ? 1 : workers); });
   if (!spread) return most;
   return static_cast<std::size_t>(
-      checked_product(form.name, "workspace", {workers, static_cast<Index>(most)}));
+      checked_product(function, "workspace", {workers, static_cast<Index>(most)}));
+}
+/// Calls run(sequence, head, memory, executor) for all pairs.
+/// \param bytes  pairs_bytes of workspace, at `memory`
+template <class In, class Run>
+void for_each_pair(const In& in, const ExecutorRef& executor, std::byte* memory, std::size_t bytes,
+                   const Run& run) {
+  const Index count = sequences(in) * heads(in);
+  const auto run_pair = [&](Index pair, std::byte* own, const ExecutorRef& x) {
+    run(pair / heads(in), pair % heads(in), own, x);
+  };
+  if (over_pairs(count, executor)) {
+    const Index share = static_cast<Index>(bytes) / executor.workers();
+    executor.for_each(
+        count, [&](Index pair, Index w) { run_pair(pair, memory + w * share, ExecutorRef()); });
+  } else {
+    for (Index pair = 0; pair < count; ++pair) run_pair(pair, memory, executor);
+  }
+}
+
+template <class F, class In>
+std::size_t form_bytes(const F& form, const In& in, const ExecutorRef& executor) {
+  return pairs_bytes(form.name, in, executor,
+                     [&](const auto& head, Index workers) { return form.bytes(head, workers); });
 }
 
 /// Bytes that are kept for the backward form, as many for every pair.
@@ -138,22 +166,13 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
   const std::size_t bytes = form_bytes(form, in, call.executor);
   const Scratch scratch(form.name, call.workspace, bytes);
   const KeptMemory kept(form, in, call.kept, mark_kept);
-  const Index pairs = sequences(in) * heads(in);
-  const auto run_pair = [&](Index pair, std::byte* memory, const ExecutorRef& executor) {
-    const Index s = pair / heads(in), h = pair % heads(in);
-    Arena arena(memory);
-    std::optional<Arena> keep = kept.arena(s, h);
-    form.run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h), head_output(in, out, s, h),
-             executor);
-  };
-  std::byte* const memory = scratch.bytes().data();
-  if (over_pairs(pairs, call.executor)) {
-    const Index share = static_cast<Index>(bytes) / call.executor.workers();
-    call.executor.for_each(
-        pairs, [&](Index pair, Index w) { run_pair(pair, memory + w * share, ExecutorRef()); });
-  } else {
-    for (Index pair = 0; pair < pairs; ++pair) run_pair(pair, memory, call.executor);
-  }
+  for_each_pair(in, call.executor, scratch.bytes().data(), bytes,
+                [&](Index s, Index h, std::byte* memory, const ExecutorRef& executor) {
+                  Arena arena(memory);
+                  std::optional<Arena> keep = kept.arena(s, h);
+                  form.run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
+                           head_output(in, out, s, h), executor);
+                });
 }
 
 /// The same; returns the output.

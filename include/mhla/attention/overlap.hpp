@@ -3,6 +3,8 @@
 /// \file
 /// Refuses outputs in the memory of an input, which would be overwritten before it is read.
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -28,6 +30,33 @@ TensorView<const T> as_batch(const TensorView<T>& t) {
 template <class T>
 const TensorView<const T>& as_batch(const TensorView<const T>& t) {
   return t;
+}
+
+/// A tensor of a call and the name that errors give it.
+template <class T>
+struct NamedTensor {
+  const char* name;
+  TensorView<const T> elements;
+};
+/// Numbers of any type as elements of T, of which only the places count.
+template <class T, class A>
+TensorView<const T> places_of(std::span<const A> numbers) {
+  return {reinterpret_cast<const T*>(numbers.data()),
+          {1, 1, 1, static_cast<Index>(numbers.size_bytes() / sizeof(T))},
+          {0, 0, 0, 1}};
+}
+/// Throws if one of the first `written` tensors shares an element with any other.
+template <class T>
+void expect_separate(const char* function, std::span<const NamedTensor<T>> all,
+                     std::size_t written) {
+  for (std::size_t a = 0; a < written; ++a) {
+    for (std::size_t b = a + 1; b < all.size(); ++b) {
+      if (overlap(all[a].elements, all[b].elements)) {
+        fail_option(function, all[a].name, std::string("overlaps ") + all[b].name,
+                    "memory of its own");
+      }
+    }
+  }
 }
 
 /// Throws if `out` has two indices for one element, or shares an element with an input. An `out`

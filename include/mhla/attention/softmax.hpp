@@ -13,22 +13,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "mhla/attention/form.hpp"
 #include "mhla/attention/matrix_calls.hpp"
 #include "mhla/attention/operator.hpp"
+#include "mhla/attention/softmax_strip.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/executor.hpp"
 #include "mhla/core/workspace.hpp"
-#include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
-#include "mhla/kernel/product.hpp"
 #include "mhla/tokens/gather.hpp"
 #include "mhla/tokens/packed_keys.hpp"
 #include "mhla/tokens/strip.hpp"
-
-MHLA_PACKETS_BEGIN
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -74,21 +70,6 @@ template <Scalar T>
 class SoftmaxHead {
   using A = accumulator_t<T>;
 
-  struct Worker {
-    Rows<A> queries;  // [strip, D]
-    Rows<A> scores;   // [strip, tile]
-    Rows<A> outputs;  // [strip, E]
-    A* maxima;        // [strip]
-    Rows<A> sums;     // [strip, lanes]
-
-    Worker(const char* function, Arena& arena, Index d, Index e)
-        : queries(function, arena, kStripTokens, d),
-          scores(function, arena, kStripTokens, kStripTokens),
-          outputs(function, arena, kStripTokens, e),
-          maxima(arena.take<A>(function, kStripTokens)),
-          sums(function, arena, kStripTokens, kLanes<Packet<A>>) {}
-  };
-
  public:
   SoftmaxHead(const char* function, Arena& arena, const Inputs<T>& in, A scale, Index workers)
       : in_(in),
@@ -96,7 +77,7 @@ class SoftmaxHead {
         keys_(function, arena, in.k.rows, in.k.cols, in.v.cols),
         raw_(function, arena, kStripTokens, in.k.cols),
         workers_(function, arena, workers,
-                 [&](Arena& a) { return Worker(function, a, in.q.cols, in.v.cols); }) {}
+                 [&](Arena& a) { return SoftmaxStrip<A>(function, a, in.q.cols, in.v.cols); }) {}
 
   /// \param causal  whether query t reads keys 0..t only
   void run(bool causal, MatrixView<T> out, const ExecutorRef& executor) {
@@ -121,7 +102,7 @@ class SoftmaxHead {
   /// Number of kept keys that token t may read.
   Index visible(bool causal, Index t) const { return causal ? keys_.visible(t) : keys_.count(); }
 
-  void read_strip(const Contiguous& strips, Index s, bool causal, const Worker& w,
+  void read_strip(const Contiguous& strips, Index s, bool causal, const SoftmaxStrip<A>& w,
                   MatrixView<T> out) const {
     const Index e = in_.v.cols;
     clear_masked(strips, s, in_.query_mask, out);
@@ -129,12 +110,8 @@ class SoftmaxHead {
     const Index rows = strip.next();
     if (rows == 0) return;
     gather(in_.q, strip.tokens(), rows, w.queries);
-    for (Index r = 0; r < rows; ++r) {
-      scale(scale_, w.queries.row(r), in_.q.cols);
-      std::fill_n(w.outputs.row(r), e, A(0));
-      std::fill_n(w.sums.row(r), kLanes<Packet<A>>, A(0));
-    }
-    std::fill_n(w.maxima, rows, -std::numeric_limits<A>::infinity());
+    for (Index r = 0; r < rows; ++r) scale(scale_, w.queries.row(r), in_.q.cols);
+    w.start(rows, e);
     Index keys[kStripTokens]{};  // that each query reads
     for (Index r = 0; r < rows; ++r) keys[r] = visible(causal, strip.tokens()[r]);
     for (Index tile = 0; tile * kStripTokens < keys[rows - 1]; ++tile) {
@@ -142,58 +119,26 @@ class SoftmaxHead {
       for (Index r = 0; r < rows; ++r) seen[r] = keys_.visible_in_tile(keys[r], tile);
       read_tile(tile, seen, rows, w);
     }
-    for (Index r = 0; r < rows; ++r) {
-      A* const output = w.outputs.row(r);
-      const A den = sum(w.sums.row(r), kLanes<Packet<A>>);
-      if (den == 0) continue;  // no keys: zeros
-      transform(output, output, e, [den](auto p) {
-        return Eigen::internal::pdiv(p, Eigen::internal::pset1<decltype(p)>(den));
-      });
-    }
+    for (Index r = 0; r < rows; ++r) w.divide(r, e);
     scatter(w.outputs, strip.tokens(), rows, out);
   }
 
   /// Adds the first seen[r] keys of a tile to every query r of a strip; seen is ascending.
-  void read_tile(Index tile, const Index* seen, Index rows, const Worker& w) const {
+  void read_tile(Index tile, const Index* seen, Index rows, const SoftmaxStrip<A>& w) const {
     keys_.score(w.queries, seen, rows, tile, w.scores);
     for (Index r = 0; r < rows; ++r) {
       const A largest = maximum(w.scores.row(r), seen[r]);
-      if (largest > w.maxima[r]) rescale(r, largest, w);
+      if (largest > w.maxima[r]) w.rescale(r, largest, in_.v.cols);
     }
-    for (Index r = 0; r < rows; ++r) weigh(r, seen[r], w);
+    for (Index r = 0; r < rows; ++r) w.weigh(r, seen[r]);
     keys_.add_values(w.scores, seen, rows, tile, w.outputs);
-  }
-
-  /// Makes sums of query r those of weights exp(score - largest).
-  void rescale(Index r, A largest, const Worker& w) const {
-    const A factor = std::exp(w.maxima[r] - largest);
-    scale(factor, w.sums.row(r), kLanes<Packet<A>>);
-    scale(factor, w.outputs.row(r), in_.v.cols);
-    w.maxima[r] = largest;
-  }
-
-  /// Weights in place of the first `seen` scores of query r, and their sum, lane by lane.
-  void weigh(Index r, Index seen, const Worker& w) const {
-    using P = Packet<A>;
-    A* const scores = w.scores.row(r);
-    const Index whole = round_up(seen, kLanes<P>);
-    constexpr A kNothing = -std::numeric_limits<A>::infinity();  // has weight 0
-    std::fill(scores + seen, scores + whole, kNothing);
-    const P largest = Eigen::internal::pset1<P>(w.maxima[r] == kNothing ? A(0) : w.maxima[r]);
-    P sum = load<A, P>(w.sums.row(r));
-    for (Index j = 0; j < whole; j += kLanes<P>) {
-      const P p = exponential_below_zero(Eigen::internal::psub(load<A, P>(scores + j), largest));
-      store(scores + j, p);
-      sum = Eigen::internal::padd(sum, p);
-    }
-    store(w.sums.row(r), sum);
   }
 
   const Inputs<T>& in_;
   A scale_;
   PackedKeys<A> keys_;  // with tokens as slots
   Rows<A> raw_;         // [64, D]
-  Workers<Worker> workers_;
+  Workers<SoftmaxStrip<A>> workers_;
 };
 
 template <class A>
@@ -269,5 +214,3 @@ std::size_t softmax_workspace_bytes(const In& in, const ExecutorRef& executor) {
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla
-
-MHLA_PACKETS_END

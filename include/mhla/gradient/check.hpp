@@ -3,7 +3,6 @@
 /// \file
 /// Checks of the gradients that callers pass to the backward forms.
 
-#include <iterator>
 #include <span>
 #include <string>
 
@@ -44,10 +43,11 @@ void expect_gradients(const char* function, const Inputs<T>& in, const Gradients
   expect("gradients.normalizer_k", gradients.normalizer_k, in.normalizer_k);
 }
 
-/// Throws unless the gradients of the parameters are absent or as large as the parameters.
-template <class A, class Op>
+/// Throws unless the gradients or tangents of the parameters are absent or as large as the
+/// parameters.
+template <class Parameters, class Op>
 void expect_parameters(const char* function, const Pattern& mixing, const Op& op,
-                       const ParameterGradients<A>& parameters) {
+                       const Parameters& parameters) {
   const auto text = [](const Pattern& p) {
     return shape_text({p.rows(), p.cols()}) + " and " +
            (p.sparse() ? std::to_string(p.size()) + " listed coefficients"
@@ -57,7 +57,7 @@ void expect_parameters(const char* function, const Pattern& mixing, const Op& op
     fail_shape(function, "parameters.mixing", "has shape " + text(parameters.mixing.pattern()),
                "the shape and the pattern of mixing, " + text(mixing));
   }
-  const auto expect = [&](const char* argument, std::span<A> weights, Index count) {
+  const auto expect = [&](const char* argument, auto weights, Index count) {
     if (!weights.empty() && static_cast<Index>(weights.size()) != count) {
       fail_shape(function, argument, "has " + std::to_string(weights.size()) + " elements",
                  std::to_string(count) + " (the weights of the map) or none");
@@ -75,38 +75,22 @@ void expect_separate_gradients(const char* function, const In& in, const Out& do
                                const G& gradients, const ParameterGradients<A>& parameters,
                                std::span<const A> mixing) {
   using T = scalar_of<In>;
-  using View = TensorView<const T>;
-  struct Argument {
-    const char* name;
-    View elements;
-  };
-  const auto row = [](std::span<const A> numbers) {  // only places count
-    return View(reinterpret_cast<const T*>(numbers.data()),
-                {1, 1, 1, static_cast<Index>(numbers.size_bytes() / sizeof(T))}, {0, 0, 0, 1});
-  };
-  const Argument all[] = {{"gradients.q", as_batch(gradients.q)},
-                          {"gradients.k", as_batch(gradients.k)},
-                          {"gradients.v", as_batch(gradients.v)},
-                          {"gradients.normalizer_q", as_batch(gradients.normalizer_q)},
-                          {"gradients.normalizer_k", as_batch(gradients.normalizer_k)},
-                          {"parameters.mixing", row(parameters.mixing.storage())},
-                          {"parameters.query_map", row(parameters.query_map)},
-                          {"parameters.key_map", row(parameters.key_map)},
-                          {"q", as_batch(in.q)},
-                          {"k", as_batch(in.k)},
-                          {"v", as_batch(in.v)},
-                          {"normalizer_q", as_batch(in.normalizer_q)},
-                          {"normalizer_k", as_batch(in.normalizer_k)},
-                          {"dout", as_batch(dout)},
-                          {"mixing", row(mixing)}};
-  const Argument* const written_end = all + 8;
-  for (const Argument* a = all; a != written_end; ++a) {
-    for (const Argument* b = a + 1; b != std::end(all); ++b) {
-      if (overlap(a->elements, b->elements)) {
-        fail_option(function, a->name, std::string("overlaps ") + b->name, "memory of its own");
-      }
-    }
-  }
+  const NamedTensor<T> all[] = {{"gradients.q", as_batch(gradients.q)},
+                                {"gradients.k", as_batch(gradients.k)},
+                                {"gradients.v", as_batch(gradients.v)},
+                                {"gradients.normalizer_q", as_batch(gradients.normalizer_q)},
+                                {"gradients.normalizer_k", as_batch(gradients.normalizer_k)},
+                                {"parameters.mixing", places_of<T, A>(parameters.mixing.storage())},
+                                {"parameters.query_map", places_of<T, A>(parameters.query_map)},
+                                {"parameters.key_map", places_of<T, A>(parameters.key_map)},
+                                {"q", as_batch(in.q)},
+                                {"k", as_batch(in.k)},
+                                {"v", as_batch(in.v)},
+                                {"normalizer_q", as_batch(in.normalizer_q)},
+                                {"normalizer_k", as_batch(in.normalizer_k)},
+                                {"dout", as_batch(dout)},
+                                {"mixing", places_of<T, A>(mixing)}};
+  expect_separate<T>(function, all, 8);
 }
 
 }  // namespace detail

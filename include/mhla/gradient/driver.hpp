@@ -46,15 +46,20 @@ using gradients_of = typename GradientTraits<In>::Gradients;
 template <class In>
 using parameters_of = std::type_identity_t<ParameterGradients<sum_of<In>>>;
 
+/// Head h of sequence s of tensors that are shaped as the inputs.
+template <class Head, Scalar T, class Batch>
+Head head_tensors(const BatchInputs<T>& in, const Batch& batch, Index s, Index h) {
+  const Span queries = query_span(in, s), keys = key_span(in, s);
+  return {.q = head_of(batch.q, queries, h),
+          .k = head_of(batch.k, keys, h),
+          .v = head_of(batch.v, keys, h),
+          .normalizer_q = head_of(batch.normalizer_q, queries, h),
+          .normalizer_k = head_of(batch.normalizer_k, keys, h)};
+}
 template <Scalar T>
 Gradients<T> head_gradients(const BatchInputs<T>& in, const BatchGradients<T>& gradients, Index s,
                             Index h) {
-  const Span queries = query_span(in, s), keys = key_span(in, s);
-  return {.q = head_of(gradients.q, queries, h),
-          .k = head_of(gradients.k, keys, h),
-          .v = head_of(gradients.v, keys, h),
-          .normalizer_q = head_of(gradients.normalizer_q, queries, h),
-          .normalizer_k = head_of(gradients.normalizer_k, keys, h)};
+  return head_tensors<Gradients<T>>(in, gradients, s, h);
 }
 template <Scalar T>
 Gradients<T> head_gradients(const Inputs<T>&, const Gradients<T>& gradients, Index, Index) {

@@ -118,10 +118,10 @@ void add_gradient(const LinearCausalForm<A, Op>& form, Arena& arena, Arena* /*ke
   LinearCausalGradient(form.name, arena, in, form.op).run(dout, gradients, sums);
 }
 
-/// Throws if a gradient of a mixing matrix is set, or those of weights do not fit the maps.
-template <class A, class Op>
-void expect_linear_parameters(const char* function, const Op& op,
-                              const ParameterGradients<A>& parameters) {
+/// Throws if a gradient or tangent of a mixing matrix is set, or those of weights do not fit the
+/// maps.
+template <class Parameters, class Op>
+void expect_linear_parameters(const char* function, const Op& op, const Parameters& parameters) {
   if (!parameters.mixing.absent()) {
     fail_option(function, "parameters.mixing", "is set", "absent: there is no mixing matrix");
   }
