@@ -14,6 +14,10 @@
 ///
 ///     dS_b  = sum_i m_ib dS~_i     dz_b = sum_i m_ib dz~_i       columns of m in groups
 ///
+/// Tangent, along dm, dS and dz, by the same product that then starts from its target:
+///
+///     dS~_i = sum_b m_ib dS_b + dm_ib S_b     dz~_i = sum_b m_ib dz_b + dm_ib z_b
+///
 /// Cost: 2*M*M*D*(E+1) flops, or 2*M*w*D*(E+1) with w coefficients per row of a band or list; the
 /// adjoint as much.
 /// Source: arXiv:2601.07832, section 4.1.
@@ -135,10 +139,11 @@ class MixingGroup {
 
   /// Mixes one [M,cols] matrix into rows of `out`, b ascending in every row.
   /// \param beyond_l2  true if the matrix and `out` are larger than L2
-  void mix(Rows<A> out, Rows<const A> rows, Index cols, bool beyond_l2 = false) const {
+  void mix(Rows<A> out, Rows<const A> rows, Index cols, bool beyond_l2 = false,
+           Start start = Start::kZero) const {
     if (m_.pattern().sparse()) {
       for (Index r = 0; r < rows_; ++r) {
-        combine_rows(coefficients_.combined[r], rows, cols, Start::kZero, out.row(r));
+        combine_rows(coefficients_.combined[r], rows, cols, start, out.row(r));
       }
       return;
     }
@@ -146,6 +151,7 @@ class MixingGroup {
                              .a = {coefficients_.values, rows_, stride_, stride_},
                              .b = rows.below(any_.begin),
                              .cols = cols,
+                             .start = start,
                              .spans = dense_ ? nullptr : coefficients_.spans};
     beyond_l2 ? multiply_stretches(product) : multiply(product);
   }
@@ -197,14 +203,15 @@ class MixingGroup {
 /// Writes one slab of S~_i for all query blocks of a group, from the same slab of S.
 template <class A>
 void mix_slab(const MixingGroup<A>& group, const Summaries<A>& s, Index slab,
-              const Mixtures<A>& mixtures) {
+              const Mixtures<A>& mixtures, Start start = Start::kZero) {
   group.mix(mixtures.kv.right_of(slab * kTile.slab * s.values), s.slab(slab), s.slab_columns(slab),
-            s.beyond_l2());
+            s.beyond_l2(), start);
 }
-/// Writes S~_i for all query blocks of a group.
+/// Writes S~_i for all query blocks of a group, or adds it.
 template <class A>
-void mix(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtures<A>& mixtures) {
-  for (Index slab = 0; slab < s.slabs(); ++slab) mix_slab(group, s, slab, mixtures);
+void mix(const MixingGroup<A>& group, const Summaries<A>& s, const Mixtures<A>& mixtures,
+         Start start = Start::kZero) {
+  for (Index slab = 0; slab < s.slabs(); ++slab) mix_slab(group, s, slab, mixtures, start);
 }
 
 }  // namespace detail

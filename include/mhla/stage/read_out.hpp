@@ -15,7 +15,11 @@
 ///     dS~_i     = sum_{t in i} phi(q_t) dn_t^T                                 [D,E]
 ///     dr_t      = -scale f'(scale r_t) phi(q_t) . dphi(q_t) / den_t   of the dphi(q_t) above
 ///
-/// Cost: 2*N*D*E flops, N*(D+E) reads and writes; the adjoint twice the flops.
+/// Tangent, along dphi(q_t), dS~_i and dr_t; 0 where den_t = 0:
+///
+///     dn_t = dphi(q_t)^T S~_i + phi(q_t)^T dS~_i,   do_t = (dn_t - f'(r_t) dr_t o_t) / den_t [E]
+///
+/// Cost: 2*N*D*E flops, N*(D+E) reads and writes; the adjoint and the tangent twice the flops.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <algorithm>
@@ -98,6 +102,24 @@ void write_mixture(const QueryScratch<A>& scratch, const Index* tokens, Index co
                  .next = &next});
     divide_without_reciprocal(rows, count, out.cols, scratch.denominators, scratch.factors);
   });
+}
+
+/// Turns tangents dn_t of numerators into tangents of outputs.
+/// \param slopes   [count] f'(r_t) dr_t, null for zeros
+/// \param factors  [count] reciprocals of the denominators
+template <class A>
+MHLA_NOINLINE void read_out_tangent(Rows<A> outputs, Index count, Index e, const A* denominators,
+                                    const A* slopes, const A* factors, Rows<A> tangents) {
+  for (Index s = 0; s < count; ++s) {
+    A* const row = tangents.row(s);
+    if (denominators[s] == 0) {
+      std::fill_n(row, e, A(0));
+      continue;
+    }
+    if (slopes != nullptr) add_scaled<A>(-slopes[s], outputs.row(s), row, e);
+    scale(factors[s], row, e);
+  }
+  divide_without_reciprocal(tangents, count, e, denominators, factors);
 }
 
 /// Turns sums r of weights into factors = scale / den and slopes = scale f'(scale r) / den.

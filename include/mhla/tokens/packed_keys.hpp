@@ -74,9 +74,9 @@ class PackedKeys {
 
   /// scores[r, j] = queries[r] . key j of tile t for the keys j < seen[r]; seen ascends. Computes
   /// panel by panel of keys, for the queries that see any key of the panel. Other scores are
-  /// overwritten or left.
+  /// overwritten or left. With Start::kTarget it adds to scores of the same `seen`.
   void score(Rows<A> queries, const Index* seen, Index rows, Index t, Rows<A> scores,
-             Prefetch* next = nullptr) const {
+             Prefetch* next = nullptr, Start start = Start::kZero) const {
     const Index most = rows > 0 ? seen[rows - 1] : 0;
     for (Index col = 0, first = 0; col < most; col += kPanel<A>) {
       while (seen[first] <= col) ++first;
@@ -84,6 +84,7 @@ class PackedKeys {
                    .a = queries.below(first).matrix(rows - first, features_),
                    .b = keys(t).right_of(col),
                    .cols = std::min(kPanel<A>, round_up(most, kRowAlignment) - col),
+                   .start = start,
                    .next = next});
     }
   }
