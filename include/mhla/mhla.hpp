@@ -54,6 +54,14 @@
 #include "mhla/gradient/linear.hpp"         // linear_bidirectional_gradient, linear_causal_gradient
 #include "mhla/gradient/softmax.hpp"  // softmax_bidirectional_gradient, softmax_causal_gradient
 
+// Their tangents: derivatives along a direction.
+#include "mhla/tangent/bidirectional.hpp"  // bidirectional_tangent
+#include "mhla/tangent/causal.hpp"         // causal_tangent
+#include "mhla/tangent/linear.hpp"         // linear_bidirectional_tangent, linear_causal_tangent
+#include "mhla/tangent/naive.hpp"          // naive_tangent: the definition
+#include "mhla/tangent/softmax.hpp"        // softmax_bidirectional_tangent, softmax_causal_tangent
+#include "mhla/tangent/tangents.hpp"       // Tangents, ParameterTangents, WithTangent
+
 // Mixing matrices without training.
 #include "mhla/fit/change_bound.hpp"  // mixing_change_bound: how far outputs can move
 #include "mhla/fit/fit_decay.hpp"     // fit_decay: DecayMixing to targets or to a matrix
