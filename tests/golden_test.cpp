@@ -10,6 +10,7 @@
 #include "support/golden_folder.hpp"
 #include "support/golden_operator.hpp"
 #include "support/golden_stage.hpp"
+#include "support/golden_tangent.hpp"
 
 namespace mhla::test {
 namespace {
@@ -93,6 +94,23 @@ TEST(Golden, AMixingGradientThatIsZeroByAlgebraIsComparedWithItsTerms) {
   const auto failures = failures_of_one_block(1e-6);
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_NE(failures[0].find("dmixing"), std::string::npos) << failures[0];
+}
+
+TEST(Golden, TangentFilesMatch) {
+  const auto failures =
+      golden::check_folder(golden::golden_folder() / "tangent", golden::check_tangent);
+  for (const std::string& failure : failures) ADD_FAILURE() << failure;
+}
+
+TEST(Golden, WrongTangentsFail) {
+  for (const auto& [name, reason] : {std::pair("tk", ": tout "),
+                                     {"tv", ": tout "},
+                                     {"tmixing", ": tout "},
+                                     {"tout", ": tout "},
+                                     {"out", ": out "}}) {
+    golden::expect_failure("tangent/tangent_per_head_a.safetensors", name, reason,
+                           golden::check_tangent);
+  }
 }
 
 TEST(Golden, AFolderWithoutFilesFails) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,16 @@ struct Heads {
   Matrix<double> head(Index b, Index h) const { return dense(view.head(b, h)); }
 };
 
+/// A mixing matrix [M,M], or that of head h where the file has one per head [H,M,M].
+inline Matrix<double> head_mixing(const Safetensors& file, const std::string& name, Index h) {
+  const StoredTensor& stored = file.tensor(name);
+  if (stored.shape.size() != 3) return file.matrix<double>(name);
+  const Index m = stored.shape[1];
+  Matrix<double> all(stored.shape[0] * m, stored.shape[2]);
+  file.copy_to(name, std::span<double>(all.data(), static_cast<std::size_t>(all.size())));
+  return all.middleRows(h * m, m);
+}
+
 /// One head of a file, its numbers rounded to T.
 template <class T>
 Problem<T> head_problem(const Safetensors& file, const Heads& q, const Heads& k, const Heads& v,
@@ -64,7 +75,7 @@ Problem<T> head_problem(const Safetensors& file, const Heads& q, const Heads& k,
   }
   p.key_blocks = p.query_blocks;
   p.key_map = p.query_map;
-  p.coefficients = file.matrix<double>("mixing").cast<T>();
+  p.coefficients = head_mixing(file, "mixing", h).cast<T>();
   p.lower = p.coefficients.rows();
   p.upper = p.coefficients.cols();
   const double features = static_cast<double>(p.query_map.features(p.q.cols()));
@@ -92,15 +103,22 @@ inline void check_in_float(const Problem<float>& p, Result& result) {
   }
 }
 
-/// Magnitudes of the terms of all elements of a gradient of one head.
-inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>& dout) {
-  GradientProblem<double> at;
+/// The same problem, to be differentiated.
+template <class T>
+GradientProblem<T> differentiable(const Problem<T>& p) {
+  GradientProblem<T> at;
   at.tensors = {p.q, p.k, p.v};
   at.blocks = p.blocks();
   at.pattern = Pattern(p.coefficients.rows(), p.coefficients.cols());
-  at.coefficients = p.coefficients.reshaped<Eigen::RowMajor>().transpose();
+  at.coefficients = p.coefficients.template reshaped<Eigen::RowMajor>().transpose();
   at.op = p.op();
   at.causal = p.causal;
+  return at;
+}
+
+/// Magnitudes of the terms of all elements of a gradient of one head.
+inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>& dout) {
+  const GradientProblem<double> at = differentiable(p);
   Variables<Jet> x = values_of<Jet>(at);
   for (Jet& variable : x[part].reshaped()) variable.tangent = variable.ways = 1;
   const Matrix<Jet> out = operator_at(at, x);
