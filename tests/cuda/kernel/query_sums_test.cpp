@@ -80,13 +80,13 @@ TYPED_TEST(CrossQuadratic, GivesOutputsOfEveryWidth) {
 }
 
 TYPED_TEST(CrossQuadratic, TakesAsManyQueriesAsAThreadBlockHas) {
-  constexpr int kNarrow = TestFixture::kNarrow;
+  constexpr int kD = TestFixture::kNarrow;
   const TokenBlocks image(1, 16, 16, 1, 4, 4), half_image(1, 8, 16, 1, 4, 4);
   for (const int multiprocessors : {1, 132}) {
     Case c = cross_case(image, image);
     c.heads = 3;
     c.multiprocessors = multiprocessors;
-    this->template expect_right_for_types<kNarrow, kNarrow>(c);
+    this->template expect_right_for_types<kD, kD>(c);
     expect_right<typename TestFixture::template Outputs<bfloat16, 64, 64>>(c);
     c.blocks = half_image;
     c.key_blocks = half_image;

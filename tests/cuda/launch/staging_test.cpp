@@ -201,14 +201,14 @@ TYPED_TEST(SelectedTokens, MaskedGradientsAreWithinTheBound) {
 // A sequence that ends early has the bits that it has alone, in forms that sum over blocks in
 // order.
 TYPED_TEST(SelectedTokens, MasksAfterASequenceDoNotChangeItsBits) {
-  using T = typename TypeParam::T;
+  using Number = typename TypeParam::T;
   const auto expect_equal = [](bool causal, const Device& device) {
     constexpr int kTokens = 300, kLength = 270;
     const CallShape shape{.tokens = kTokens, .block = 50, .causal = causal};
-    auto call = cuda_test::random_call<T, TypeParam::D, TypeParam::E>(shape, 3);
+    auto call = cuda_test::random_call<Number, TypeParam::D, TypeParam::E>(shape, 3);
     CallShape part = shape;
     part.tokens = part.key_tokens = kLength;
-    auto alone = cuda_test::random_call<T, TypeParam::D, TypeParam::E>(part, 3);
+    auto alone = cuda_test::random_call<Number, TypeParam::D, TypeParam::E>(part, 3);
     for (auto [to, from] :
          {std::pair{&alone.q, &call.q}, {&alone.k, &call.k}, {&alone.v, &call.v}}) {
       to->each([&](int b, int t, int h, int d) { to->at(b, t, h, d) = from->at(b, t, h, d); });
@@ -238,20 +238,20 @@ TYPED_TEST(SelectedTokens, MasksAfterASequenceDoNotChangeItsBits) {
 // Packed sequences have the bits of padded ones.
 TYPED_TEST(SelectedTokens, PackedSequencesHaveTheBitsOfPaddedOnes) {
   constexpr int kD = TypeParam::D, kE = TypeParam::E;
-  using T = typename TypeParam::T;
+  using Number = typename TypeParam::T;
   const std::vector<int> length{40, 64, 0, 17};
   const auto compare = [&]<bool kCausal>(const CallShape& of, const Device& device) {
     CallShape shape = of;
     shape.causal = kCausal;
-    auto call = cuda_test::random_gradient_call<T, kD, kE>(shape, 5);
-    GradientTensors<T> padded(call, 0);
-    auto packed_call = cuda_test::random_gradient_call<T, kD, kE>(shape, 5);
-    mask_ends<T>(call, length);
+    auto call = cuda_test::random_gradient_call<Number, kD, kE>(shape, 5);
+    GradientTensors<Number> padded(call, 0);
+    auto packed_call = cuda_test::random_gradient_call<Number, kD, kE>(shape, 5);
+    mask_ends<Number>(call, length);
     packed_call.q = packed(call.q, length), packed_call.k = packed(call.k, length);
     packed_call.v = packed(call.v, length), packed_call.dout = packed(call.dout, length);
     packed_call.o = packed(call.o, length);
     if (call.gated()) packed_call.gate = packed(call.gate, length);
-    GradientTensors<T> got(packed_call, 0);
+    GradientTensors<Number> got(packed_call, 0);
     const Array<std::int32_t> offsets = offsets_of(length);
     const mhla::cuda::Selection selection{.packed = true, .offsets = offsets.data()};
     const auto run = [&](auto& x, auto& to, bool is_packed) {
@@ -270,15 +270,17 @@ TYPED_TEST(SelectedTokens, PackedSequencesHaveTheBitsOfPaddedOnes) {
         if (y.bytes() == 0) return;
         emulated.track(name, y.raw(), y.bytes(), emulator::Access::kReadWrite);
       };
-      for (Tensor<T>* y : {&x.q, &x.k, &x.v, &x.o, &x.dout, &x.gate, &to.q, &to.k, &to.v, &to.gate})
+      for (Tensor<Number>* y :
+           {&x.q, &x.k, &x.v, &x.o, &x.dout, &x.gate, &to.q, &to.k, &to.v, &to.gate})
         track("tensor", *y);
       track("mixing", call.mixing), track("workspace", workspace), track("offsets", offsets);
       track("gradient", to.mixing), track("gradient", to.gain), track("gain", x.gain);
       track_masks(x, emulated);
       const cuda_test::EmulatedStream stream(emulated);
-      mhla::cuda::run<T, kD, kE, kCausal>(plan, forward, mixing, workspace.data(), device, stream);
-      mhla::cuda::run_gradient<T, kD, kE, kCausal, false>(backward, problem, mixing,
-                                                          workspace.data(), device, stream);
+      mhla::cuda::run<Number, kD, kE, kCausal>(plan, forward, mixing, workspace.data(), device,
+                                               stream);
+      mhla::cuda::run_gradient<Number, kD, kE, kCausal, false>(backward, problem, mixing,
+                                                               workspace.data(), device, stream);
     };
     run(call, padded, false);
     run(packed_call, got, true);
