@@ -92,7 +92,7 @@ struct TangentErrors {
     if (p.op.query_map.weights() == 0) return;
     expect_rejected<option_error>(
         p, {{"tangent overlaps parameters.key_map" + alone, [&](auto& a, auto&) {
-               a.parameters.key_map = {a.out.tangent.data, a.parameters.key_map.size()};
+               a.out.tangent.data = const_cast<A*>(a.parameters.key_map.data());
              }}});
     if (!Form().mixes) return;
     expect_rejected<option_error>(
