@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mhla/cuda/kernel/selected_rows_sm80.cuh"
+#include "mhla/cuda/kernel/token_pieces.cuh"
 #include "mhla/cuda/launch/gradient_staging.cuh"
 #include "mhla/cuda/launch/workspace_cursor.cuh"
 #include "mhla/cuda/tile/selection.cuh"

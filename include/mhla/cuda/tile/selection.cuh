@@ -8,6 +8,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/tile/tokens.cuh"
 
 namespace mhla::cuda {
 
@@ -15,6 +16,12 @@ namespace mhla::cuda {
 struct SelectedRow {
   std::int32_t batch;
   std::int32_t row;  ///< -1: the sequence has no such token
+
+  /// Address of the row in a head of a tensor.
+  template <class Byte>
+  MHLA_DEVICE Byte* of(const BasicTokenTensor<Byte>& tensor, std::int32_t head) const {
+    return tensor.head({batch, head}) + row * tensor.token_stride;
+  }
 };
 
 /// Tokens that take part. By default, all.
