@@ -29,6 +29,7 @@
 #include "mhla/cuda/launch/gradient_layout.cuh"
 #include "mhla/cuda/launch/gradient_plan.cuh"
 #include "mhla/cuda/launch/gradient_problem.cuh"
+#include "mhla/cuda/launch/gradient_run.cuh"
 #include "mhla/cuda/launch/gradient_workspace.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
 #include "mhla/cuda/tile/row_pieces.cuh"

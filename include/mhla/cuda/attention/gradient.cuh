@@ -2,7 +2,7 @@
 
 /// \file
 /// Gradients of the forms on a device. gradient/bidirectional.hpp and gradient/causal.hpp define
-/// them, and launch/gradient.cuh lists the ways to compute them.
+/// them, and launch/gradient_run.cuh lists the ways to compute them.
 ///
 ///     auto call = prepare_bidirectional_gradient<64, 64>(in, blocks, blocks, op, dout, gradients,
 ///                                                        device);
