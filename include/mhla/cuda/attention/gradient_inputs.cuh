@@ -43,9 +43,7 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
                               const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
                               bool causal, const Operator& op, TensorView<const T> dout,
                               const Gradients<T>& gradients, const Kept<T>& kept) {
-  const bool packed = !in.query_offsets.empty();
-  const Index nq = packed ? in.q.tokens() : query_blocks.tokens();
-  const Index nk = packed ? in.k.tokens() : key_blocks.tokens();
+  const Index nq = tokens_of(in, in.q, query_blocks), nk = tokens_of(in, in.k, key_blocks);
   const std::array<Index, 4> queries{in.q.batch(), nq, in.q.heads(), D};
   const std::array<Index, 4> keys{in.q.batch(), nk, in.q.heads(), D};
   std::array<Index, 4> outputs = queries, values = keys;

@@ -172,6 +172,17 @@ inline Selection selection(const char* function, const char* argument, const Bat
           .offsets = offsets.data()};
 }
 
+/// Returns true if the sequences are packed.
+template <DeviceScalar T>
+bool is_packed(const Inputs<T>& in) {
+  return !in.query_offsets.empty() || !in.key_offsets.empty();
+}
+/// Returns the tokens that x, of these blocks, must have.
+template <DeviceScalar T>
+Index tokens_of(const Inputs<T>& in, const TensorView<const T>& x, const TokenBlocks& blocks) {
+  return is_packed(in) ? x.tokens() : blocks.tokens();
+}
+
 /// \throws option_error for a mask or offsets.
 template <DeviceScalar T>
 void expect_all_tokens(const char* function, const Inputs<T>& in, const char* why) {

@@ -44,16 +44,15 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
                      TensorView<T> out) {
   (void)form_bounds<D, E>(Arch::kSm80);  // rejects unsupported (D, E)
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
-  const bool packed = !in.query_offsets.empty() || !in.key_offsets.empty();
   const Index items = in.q.batch(), heads = in.q.heads();
-  const Index batch = packed ? packed_sequences(function, in, causal) : items;
+  const Index batch = is_packed(in) ? packed_sequences(function, in, causal) : items;
   if (batch < 0 || heads < 0 || (heads > 0 && batch > kLimit / heads)) {
     fail_shape(function, "q",
                "has " + std::to_string(batch) + " x " + std::to_string(heads) + " heads",
                "fewer than 2^31 heads of all sequences");
   }
   const Index queries = query_blocks.tokens(), keys = key_blocks.tokens();
-  const Index q_rows = packed ? in.q.tokens() : queries, k_rows = packed ? in.k.tokens() : keys;
+  const Index q_rows = tokens_of(in, in.q, query_blocks), k_rows = tokens_of(in, in.k, key_blocks);
   Problem problem{
       .q = token_tensor<const unsigned char>(function, "q", in.q, {items, q_rows, heads, D}),
       .k = token_tensor<const unsigned char>(function, "k", in.k, {items, k_rows, heads, D}),
