@@ -99,9 +99,6 @@ class SoftmaxHead {
     }
   }
 
-  /// Number of kept keys that token t may read.
-  Index visible(bool causal, Index t) const { return causal ? keys_.visible(t) : keys_.count(); }
-
   void read_strip(const Contiguous& strips, Index s, bool causal, const SoftmaxStrip<A>& w,
                   MatrixView<T> out) const {
     const Index e = in_.v.cols;
@@ -112,13 +109,8 @@ class SoftmaxHead {
     gather(in_.q, strip.tokens(), rows, w.queries);
     for (Index r = 0; r < rows; ++r) scale(scale_, w.queries.row(r), in_.q.cols);
     w.start(rows, e);
-    Index keys[kStripTokens]{};  // that each query reads
-    for (Index r = 0; r < rows; ++r) keys[r] = visible(causal, strip.tokens()[r]);
-    for (Index tile = 0; tile * kStripTokens < keys[rows - 1]; ++tile) {
-      Index seen[kStripTokens];  // of this tile
-      for (Index r = 0; r < rows; ++r) seen[r] = keys_.visible_in_tile(keys[r], tile);
-      read_tile(tile, seen, rows, w);
-    }
+    for_each_key_tile(keys_, strip.tokens(), rows, causal,
+                      [&](Index tile, const Index* seen) { read_tile(tile, seen, rows, w); });
     for (Index r = 0; r < rows; ++r) w.divide(r, e);
     scatter(w.outputs, strip.tokens(), rows, out);
   }

@@ -13,6 +13,7 @@
 #include "mhla/kernel/exponential.hpp"
 #include "mhla/kernel/packet.hpp"
 #include "mhla/kernel/rows.hpp"
+#include "mhla/tokens/packed_keys.hpp"
 #include "mhla/tokens/strip.hpp"
 
 MHLA_PACKETS_BEGIN
@@ -82,6 +83,22 @@ struct SoftmaxStrip {
     return den;
   }
 };
+
+/// Calls read(tile, seen) for the tiles of keys that a strip of queries reads: the first seen[r]
+/// keys of the tile for query r. seen is ascending.
+/// \param tokens  of the queries
+/// \param causal  whether query t reads keys 0..t only
+template <class A, class Read>
+void for_each_key_tile(const PackedKeys<A>& packed, const Index* tokens, Index rows, bool causal,
+                       const Read& read) {
+  Index keys[kStripTokens]{};  // that each query reads
+  for (Index r = 0; r < rows; ++r) keys[r] = causal ? packed.visible(tokens[r]) : packed.count();
+  for (Index tile = 0; tile * kStripTokens < keys[rows - 1]; ++tile) {
+    Index seen[kStripTokens];  // of this tile
+    for (Index r = 0; r < rows; ++r) seen[r] = packed.visible_in_tile(keys[r], tile);
+    read(tile, seen);
+  }
+}
 
 }  // namespace detail
 }  // namespace MHLA_TARGET

@@ -103,15 +103,8 @@ class SoftmaxTangentHead {
       w.dsums[r] = 0;
     }
     w.strip.start(rows, e);
-    Index keys[kStripTokens]{};  // that each query reads
-    for (Index r = 0; r < rows; ++r) {
-      keys[r] = causal ? keys_.visible(strip.tokens()[r]) : keys_.count();
-    }
-    for (Index tile = 0; tile * kStripTokens < keys[rows - 1]; ++tile) {
-      Index seen[kStripTokens];  // of this tile
-      for (Index r = 0; r < rows; ++r) seen[r] = keys_.visible_in_tile(keys[r], tile);
-      read_tile(tile, seen, rows, w);
-    }
+    for_each_key_tile(keys_, strip.tokens(), rows, causal,
+                      [&](Index tile, const Index* seen) { read_tile(tile, seen, rows, w); });
     for (Index r = 0; r < rows; ++r) {
       const A den = w.strip.divide(r, e);
       if (den == 0) continue;  // no keys: zeros
