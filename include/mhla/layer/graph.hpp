@@ -149,13 +149,13 @@ class GraphBody : public Graph<typename F::Scalar> {
   static constexpr const char* kBackwardName = F::kBackwardName;
   static constexpr const char* kOutput = F::kOutput;
 
-  explicit GraphBody(const Options& options)
-      : Base(F::build(F::checked(options))), options_(F::checked(options)) {
-    this->plan();
-  }
+  explicit GraphBody(const Options& options) : GraphBody(Checked(), F::checked(options)) {}
   const Options& options() const { return options_; }
 
  private:
+  struct Checked {};
+  GraphBody(Checked, const Options& o) : Base(F::build(o)), options_(o) { this->plan(); }
+
   Options options_;
 };
 
