@@ -70,15 +70,22 @@ Index tangent_chain(const GradientProblem<T>& p) {
          16;
 }
 
-struct BidirectionalTangentForm : BidirectionalForm {
-  static constexpr const char* kName = "bidirectional_tangent";
-  using Backward = BidirectionalForm;
-  static constexpr bool kExactOutput = true, kDivides = true;
+/// What the tangents of forms with a normaliser share.
+template <class Form>
+struct DividingTangentForm : Form {
+  using Backward = Form;
+  static constexpr bool kDivides = true;
 
   template <class T>
   static Index chain(const GradientProblem<T>& p) {
     return tangent_chain(p);
   }
+};
+
+struct BidirectionalTangentForm : DividingTangentForm<BidirectionalForm> {
+  static constexpr const char* kName = "bidirectional_tangent";
+  static constexpr bool kExactOutput = true;
+
   template <class In, class P, class Blocks>
   static void write(const TangentArguments<In>& a, const P& p, const Blocks& blocks,
                     const Call& call) {
@@ -94,15 +101,10 @@ struct BidirectionalTangentForm : BidirectionalForm {
   }
 };
 
-struct CausalTangentForm : CausalForm {
+struct CausalTangentForm : DividingTangentForm<CausalForm> {
   static constexpr const char* kName = "causal_tangent";
-  using Backward = CausalForm;
-  static constexpr bool kExactOutput = true, kDivides = true;
+  static constexpr bool kExactOutput = true;
 
-  template <class T>
-  static Index chain(const GradientProblem<T>& p) {
-    return tangent_chain(p);
-  }
   template <class In, class P, class Blocks>
   static void write(const TangentArguments<In>& a, const P& p, const Blocks& blocks,
                     const Call& call) {
@@ -119,16 +121,11 @@ struct CausalTangentForm : CausalForm {
 };
 
 template <bool kIsCausal>
-struct LinearTangentForm : LinearForm<kIsCausal> {
+struct LinearTangentForm : DividingTangentForm<LinearForm<kIsCausal>> {
   static constexpr const char* kName =
       kIsCausal ? "linear_causal_tangent" : "linear_bidirectional_tangent";
-  using Backward = LinearForm<kIsCausal>;
-  static constexpr bool kExactOutput = !kIsCausal, kDivides = true;
+  static constexpr bool kExactOutput = !kIsCausal;
 
-  template <class T>
-  static Index chain(const GradientProblem<T>& p) {
-    return tangent_chain(p);
-  }
   template <class In, class P, class Blocks>
   static void write(const TangentArguments<In>& a, const P& p, const Blocks&, const Call& call) {
     if constexpr (kIsCausal) {

@@ -17,7 +17,6 @@
 #include "mhla/cuda/kernel/quadratic_sm90_config.cuh"
 #include "mhla/cuda/kernel/split_keys.cuh"
 #include "mhla/cuda/kernel/split_quadratic_sm80.cuh"
-#include "support/cuda/kernel_contract.hpp"
 #include "support/cuda/quadratic_run.hpp"
 
 namespace cuda_test {
@@ -66,17 +65,7 @@ struct QuadraticOfSplitKeys {
 };
 
 template <class Kernels>
-class Quadratic : public KernelContract<Kernels> {
- protected:
-  template <class T, int D, int E>
-  using Outputs = QuadraticRun<Kernels, T, D, E>;
-
-  template <int D, int E>
-  static void expect_right_for_types(const Case& c) {
-    expect_right<Outputs<bfloat16, D, E>>(c);
-    expect_right<Outputs<half, D, E>>(c);
-  }
-};
+class Quadratic : public QuadraticContract<Kernels> {};
 using Quadratics = testing::Types<QuadraticOfSm80, QuadraticOfSm90, QuadraticOfSplitKeys>;
 TYPED_TEST_SUITE(Quadratic, Quadratics);
 

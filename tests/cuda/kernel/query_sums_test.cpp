@@ -14,7 +14,6 @@
 #include "mhla/cuda/kernel/mixing_copy.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80.cuh"
 #include "mhla/cuda/kernel/quadratic_sm90.cuh"
-#include "support/cuda/kernel_contract.hpp"
 #include "support/cuda/quadratic_run.hpp"
 
 namespace cuda_test {
@@ -51,17 +50,7 @@ Case cross_case(const TokenBlocks& queries, const TokenBlocks& keys) {
 }
 
 template <class Kernels>
-class CrossQuadratic : public KernelContract<Kernels> {
- protected:
-  template <class T, int D, int E>
-  using Outputs = QuadraticRun<Kernels, T, D, E>;
-
-  template <int D, int E>
-  static void expect_right_for_types(const Case& c) {
-    expect_right<Outputs<bfloat16, D, E>>(c);
-    expect_right<Outputs<half, D, E>>(c);
-  }
-};
+class CrossQuadratic : public QuadraticContract<Kernels> {};
 using CrossKernels = testing::Types<CrossOfSm80, CrossOfSm90>;
 TYPED_TEST_SUITE(CrossQuadratic, CrossKernels);
 

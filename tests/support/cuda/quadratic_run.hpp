@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/cuda/direct_problem.hpp"
+#include "support/cuda/kernel_contract.hpp"
 #include "support/cuda/output_sums.hpp"
 
 namespace cuda_test {
@@ -86,6 +87,20 @@ struct QuadraticRun : DirectProblem<T, D, E> {
       sum.add(score.value, score.error);
     }
     return sum.in_any_order();
+  }
+};
+
+/// Tests of quadratic kernels.
+template <class Kernels>
+class QuadraticContract : public KernelContract<Kernels> {
+ protected:
+  template <class T, int D, int E>
+  using Outputs = QuadraticRun<Kernels, T, D, E>;
+
+  template <int D, int E>
+  static void expect_right_for_types(const Case& c) {
+    expect_right<Outputs<mhla::cuda::bfloat16, D, E>>(c);
+    expect_right<Outputs<mhla::cuda::half, D, E>>(c);
   }
 };
 
