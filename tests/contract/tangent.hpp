@@ -85,9 +85,9 @@ TYPED_TEST_P(Tangent, BitsDoNotDependOnThreadsOrMemory) {
   const auto expect = [&](const GradientProblem<T>& p) {
     auto x = random_directions(p, p.seed);
     const auto alone = tangent_of<Form>(p, x);
-    WithTangent<Matrix<T>> own{alone.value, alone.tangent};
-    Form::write(tangent_arguments(p, x, own), p, p.blocks, {});
-    expect_same(alone, own, p, "without a workspace");
+    WithTangent<Matrix<T>> views{alone.value, alone.tangent};
+    Form::write(tangent_arguments(p, x, views), p, p.blocks, {});
+    expect_same(alone, views, p, "without a workspace");
     for (ThreadPool* pool : {&two, &three, &eight}) {
       expect_same(alone, tangent_of<Form>(p, x, *pool), p,
                   std::to_string(pool->workers()) + " workers");

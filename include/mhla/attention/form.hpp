@@ -83,8 +83,8 @@ template <class In, class Run>
 void for_each_pair(const In& in, const ExecutorRef& executor, std::byte* memory, std::size_t bytes,
                    const Run& run) {
   const Index count = sequences(in) * heads(in);
-  const auto run_pair = [&](Index pair, std::byte* own, const ExecutorRef& x) {
-    run(pair / heads(in), pair % heads(in), own, x);
+  const auto run_pair = [&](Index pair, std::byte* bytes_of_pair, const ExecutorRef& x) {
+    run(pair / heads(in), pair % heads(in), bytes_of_pair, x);
   };
   if (over_pairs(count, executor)) {
     const Index share = static_cast<Index>(bytes) / executor.workers();

@@ -59,9 +59,10 @@ namespace detail {
 template <class A, class Blocks, class Op, Scalar T>
 std::size_t tangent_bytes(const BidirectionalForm<A, Blocks, Op>& form, const Inputs<T>& in,
                           Index workers) {
-  const auto own = sequence_blocks(form.blocks, in);
+  const auto blocks = sequence_blocks(form.blocks, in);
   return counted_bytes([&](Arena& arena) {
-    return BidirectionalTangent(form.name, arena, in, own.queries, own.keys, form.op, workers);
+    return BidirectionalTangent(form.name, arena, in, blocks.queries, blocks.keys, form.op,
+                                workers);
   });
 }
 
@@ -69,8 +70,9 @@ template <class A, class Blocks, class Op, Scalar T>
 void write_tangent(const BidirectionalForm<A, Blocks, Op>& form, Arena& arena, const Inputs<T>& in,
                    const Tangents<T>& tangents, const ParameterTangents<A>& parameters,
                    const WithTangent<MatrixView<T>>& out, const ExecutorRef& executor) {
-  const auto own = sequence_blocks(form.blocks, in);
-  BidirectionalTangent(form.name, arena, in, own.queries, own.keys, form.op, executor.workers())
+  const auto blocks = sequence_blocks(form.blocks, in);
+  BidirectionalTangent(form.name, arena, in, blocks.queries, blocks.keys, form.op,
+                       executor.workers())
       .run(form.mixing, tangents, parameters, out, executor);
 }
 

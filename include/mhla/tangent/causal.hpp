@@ -102,8 +102,8 @@ class CausalTangent {
   void read_block(const Group& group, Index i, Index r, const Worker& w,
                   const WithTangent<MatrixView<T>>& out) const {
     const TangentMixtures<A>& m = w.mixtures;
-    const auto sums = [&](const MixingGroup<A>& own, Rows<A> matrices, Rows<A> key_sums) {
-      return CausalSums<A>{own.matrix()(i, i), matrices.row(r), key_sums.row(r)};
+    const auto sums = [&](const MixingGroup<A>& of, Rows<A> matrices, Rows<A> key_sums) {
+      return CausalSums<A>{of.matrix()(i, i), matrices.row(r), key_sums.row(r)};
     };
     CausalBlockTangent<T, Blocks, Op>(
         head_, in_, blocks_, i,

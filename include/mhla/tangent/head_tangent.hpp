@@ -80,9 +80,10 @@ class HeadTangent {
     parts_.keys = !tangents.k.absent() || key_map;
     parts_.values = !tangents.v.absent();
     parts_.mixing = !parameters.mixing.absent();
-    const bool own = sizes_.separate_normalizer();
-    parts_.normalizer_queries = own ? !tangents.normalizer_q.absent() || query_map : parts_.queries;
-    parts_.normalizer_keys = own ? !tangents.normalizer_k.absent() || key_map : parts_.keys;
+    const bool separate = sizes_.separate_normalizer();
+    parts_.normalizer_queries =
+        separate ? !tangents.normalizer_q.absent() || query_map : parts_.queries;
+    parts_.normalizer_keys = separate ? !tangents.normalizer_k.absent() || key_map : parts_.keys;
   }
 
   const HeadSizes& sizes() const { return sizes_; }
@@ -118,9 +119,10 @@ class HeadTangent {
   /// Those of the denominator, in rows of their own or those of the numerator.
   void gather_normalizer_queries(const Index* tokens, Index count,
                                  const WithTangent<QueryScratch<A>>& w) const {
-    const bool own = sizes_.separate_normalizer();
-    gather_queries(own ? in_.normalizer_q : in_.q, own ? tangents_.normalizer_q : tangents_.q,
-                   parts_.normalizer_queries, tokens, count, w.value.raw,
+    const bool separate = sizes_.separate_normalizer();
+    gather_queries(separate ? in_.normalizer_q : in_.q,
+                   separate ? tangents_.normalizer_q : tangents_.q, parts_.normalizer_queries,
+                   tokens, count, w.value.raw,
                    {w.value.normalizer_queries, w.tangent.normalizer_queries});
   }
 
@@ -134,7 +136,7 @@ class HeadTangent {
     const Rows<A> s = summaries.value.values().block(b), ds = summaries.tangent.values().block(b);
     A* const z = summaries.value.key_sum(b);
     A* const dz = summaries.tangent.key_sum(b);
-    const bool sums = sizes_.sum_features() > 0, own = sizes_.separate_normalizer();
+    const bool sums = sizes_.sum_features() > 0, separate = sizes_.separate_normalizer();
     std::fill_n(z, sizes_.sum_features(), A(0));
     std::fill_n(dz, sizes_.sum_features(), A(0));
     Start start = Start::kZero;
@@ -152,10 +154,10 @@ class HeadTangent {
         accumulate_summary(parts_.keys ? Start::kTarget : start, w.value.keys,
                            gathered(tangents_.v, tokens, count, w.tangent.values), count, d, e, ds);
       }
-      if (sums && !own) add_key_sums(count, w, z, dz);
+      if (sums && !separate) add_key_sums(count, w, z, dz);
       start = Start::kTarget;
     } while (strip.next() > 0);
-    if (!own) return;
+    if (!separate) return;
     StripCursor again(blocks, b, in_.key_mask);
     while (again.next() > 0) {
       gather_normalizer_keys(again.tokens(), again.count(), w);

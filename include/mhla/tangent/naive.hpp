@@ -119,12 +119,12 @@ Matrix<W> naive_tangent(const NaiveProblem<W, Z>& p, const NaiveDirection<W>& di
   add_along(p, &P::q, direction.q, n_of, dn);
   add_along(p, &P::k, direction.k, n_of, dn);
   add_along(p, &P::v, direction.v, n_of, dn);
-  const bool own = p.normalizer_q.size() > 0;
+  const bool separate = p.normalizer_q.size() > 0;
   add_along(p, &P::mixing, direction.mixing, r_of, dr);
-  add_along(p, own ? &P::normalizer_q : &P::q, own ? direction.normalizer_q : direction.q, r_of,
-            dr);
-  add_along(p, own ? &P::normalizer_k : &P::k, own ? direction.normalizer_k : direction.k, r_of,
-            dr);
+  add_along(p, separate ? &P::normalizer_q : &P::q, separate ? direction.normalizer_q : direction.q,
+            r_of, dr);
+  add_along(p, separate ? &P::normalizer_k : &P::k, separate ? direction.normalizer_k : direction.k,
+            r_of, dr);
   Matrix<W> slope(queries, 1), tangent(queries, values);
   detail::write_slopes(p.normalizer, static_cast<const W*>(r.data()), queries, slope.data());
   for (Index t = 0; t < queries; ++t) {
