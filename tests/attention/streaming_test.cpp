@@ -17,7 +17,7 @@ using forward::StreamedDecay;
 TEST_FORM(Streaming, Streamed, float, double);
 TEST_FORM(DecayStreaming, StreamedDecay, float, double);
 
-/// What happens to a state between two pieces of a stream.
+/// Treatment of a state between two pieces of a stream.
 enum class Between { kNothing, kSaveAndRestore, kCopy };
 
 /// Feeds the problem in pieces of next_length() tokens.

@@ -49,7 +49,7 @@ struct TangentArguments {
   WithTangent<detail::output_of<In>> out;
 };
 
-/// Roundings of one feature or of its tangent. Those of an exponent count eightfold (dual.hpp).
+/// Roundings of one feature or of its tangent. Roundings of an exponent count eightfold (dual.hpp).
 template <class A>
 Index map_chain(const AnyMap<A>& map, Index d) {
   if (std::holds_alternative<Identity>(map.map) || std::holds_alternative<Relu>(map.map)) return 1;
@@ -70,7 +70,7 @@ Index tangent_chain(const GradientProblem<T>& p) {
          16;
 }
 
-/// What the tangents of forms with a normaliser share.
+/// Common parts of the tangents of forms with a normaliser.
 template <class Form>
 struct DividingTangentForm : Form {
   using Backward = Form;

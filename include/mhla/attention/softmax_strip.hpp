@@ -84,8 +84,8 @@ struct SoftmaxStrip {
   }
 };
 
-/// Calls read(tile, seen) for the tiles of keys that a strip of queries reads: the first seen[r]
-/// keys of the tile for query r. seen is ascending.
+/// Calls read(tile, seen) for the tiles of keys that a strip of queries reads. Query r reads the
+/// first seen[r] keys of the tile; seen is ascending.
 /// \param tokens  of the queries
 /// \param causal  whether query t reads keys 0..t only
 template <class A, class Read>

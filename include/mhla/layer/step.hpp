@@ -37,11 +37,11 @@ struct Value {
 /// Most values of a graph. A pass has a view of each without allocating.
 inline constexpr std::size_t kMostValues = 24;
 
-/// What a step reads and writes in one pass. Data is null while bytes are counted.
+/// Views that a step reads and writes in one pass. Data is null while bytes are counted.
 template <class T>
 struct Pass {
   using Rows = std::array<MatrixView<T>, kMostValues>;
-  /// What backward reads: values, and bytes that steps keep beside their outputs.
+  /// Memory that backward reads: values, and bytes that steps keep beside their outputs.
   struct Tape {
     Rows rows;
     std::array<Workspace, kMostValues> bytes;
@@ -103,7 +103,7 @@ struct Step {
   virtual ~Step() = default;
   virtual void forward(const Pass<T>& pass) const = 0;
   virtual void adjoint(const Pass<T>& pass) const = 0;
-  /// Workspace, and what the forward keeps beside the output.
+  /// Bytes of workspace, and of the memory that the forward keeps beside the output.
   virtual std::size_t forward_bytes(const Pass<T>& pass) const = 0;
   virtual std::size_t adjoint_bytes(const Pass<T>& pass) const = 0;
   virtual std::size_t kept_bytes(const Pass<T>& pass) const = 0;

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// What tangents of the bidirectional and the causal form share: features, summaries and mixtures
-/// of a head with their tangents, and the division. Formulas: summary.hpp, mixing.hpp,
+/// Common steps of the tangents of the bidirectional and the causal form: features, summaries and
+/// mixtures of a head with their tangents, and the division. Formulas: summary.hpp, mixing.hpp,
 /// read_out.hpp. A tangent that is not set is never computed.
 
 #include <algorithm>
@@ -116,7 +116,7 @@ class HeadTangent {
     gather_queries(in_.q, tangents_.q, parts_.queries, tokens, count, w.value.raw,
                    {w.value.queries, w.tangent.queries});
   }
-  /// Those of the denominator, in rows of their own or those of the numerator.
+  /// Gathers queries of the denominator, separate ones or those of the numerator.
   void gather_normalizer_queries(const Index* tokens, Index count,
                                  const WithTangent<QueryScratch<A>>& w) const {
     const bool separate = sizes_.separate_normalizer();

@@ -147,8 +147,9 @@ MHLA_NOINLINE void gather_features(MatrixView<const T> x, const Index* tokens, I
 }
 
 /// Writes the tangents of the features of rows tokens[0..count) of x, along dx and the map's
-/// weights. One of dx and dweights may be absent, which counts as zeros.
-/// \param features  phi of the rows     \param raw  scratch of twice raw_size numbers
+/// weights. Either dx or dweights may be absent, which counts as zeros.
+/// \param features  phi of the rows
+/// \param raw       scratch of twice raw_size numbers
 template <Scalar T, class A, TangentFeatureMap<A> Map>
 MHLA_NOINLINE void gather_features_tangent(MatrixView<const T> x, MatrixView<const T> dx,
                                            const Index* tokens, Index count, const Map& map,

@@ -49,9 +49,9 @@ using kernel_scalar_t = typename detail::kernel_scalar<T>::type;
 /// are any multiples of 8 elements.
 ///
 /// Masks and offsets are in device memory too. A masked key enters no sum, and a masked query gets
-/// an output of 0. With offsets, B is 1, sequence s is tokens offsets[s].. offsets[s + 1] - 1, and
-/// the blocks are those of the longest sequence; a shorter sequence has the first of them. Tokens
-/// of a longer sequence are left out, and nothing is written for them.
+/// an output of 0. With offsets, B is 1, and sequence s is tokens offsets[s].. offsets[s + 1] - 1.
+/// The blocks are those of the longest sequence, and a shorter one has the first of them. Tokens
+/// beyond the blocks are left out, and nothing is written for them.
 template <DeviceScalar T>
 struct Inputs {
   TensorView<const T> q;  ///< [B, Nq, H, D]

@@ -15,8 +15,8 @@
 
 namespace mhla::cuda {
 
-/// Shared memory for sums of up to kQueries queries: s of two heads, of which one may be stored
-/// while the other is read, and the places of queries, which would need registers.
+/// Shared memory for sums of up to kQueries queries: s of two heads, and the places of queries,
+/// which would need registers. One head's s may be stored while the other's is read.
 /// \tparam kThreads  threads that call together; barrier 1 is theirs
 template <int kThreads, int kQueries>
 struct CrossRows {
@@ -34,7 +34,7 @@ struct CrossRows {
   }
 
   /// Replaces a thread's parts of s by r, for queries first + lane / 4 (x) and 8 later (y). Warps
-  /// without queries call meet().
+  /// without queries call sync().
   /// \param second  false and true in turn
   MHLA_DEVICE void exchange(const DirectParameters& p, bool second, std::int32_t first,
                             std::uint32_t lane, float& x, float& y) const {
@@ -42,11 +42,11 @@ struct CrossRows {
     const std::uint32_t from = place(first + static_cast<std::int32_t>(lane / 4));
     const QueryPlaces rows{{{ptx::ld_shared(from)}, {ptx::ld_shared(from + 32)}}};
     sums.store(rows, {x, y}, lane);
-    meet();  // s of all queries is here, and the previous head's is read
+    sync();  // s of all queries is here, and the previous head's is read
     const RowPair r = over_row(sums.mixed(p.mixing, rows, lane));
     x = r.x, y = r.x_8;
   }
-  static MHLA_DEVICE void meet() { ptx::bar_sync(1, kThreads); }
+  static MHLA_DEVICE void sync() { ptx::bar_sync(1, kThreads); }
 
  private:
   MHLA_DEVICE std::uint32_t place(std::int32_t query) const {

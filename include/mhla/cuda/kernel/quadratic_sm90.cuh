@@ -219,7 +219,7 @@ struct QuadraticSm90 {
         write(p, item, work, sums);
       } else {
         add_keys<false>(p, rings, work, keys, sums);
-        if constexpr (kCrossQuery) Cross::meet();
+        if constexpr (kCrossQuery) Cross::sync();
       }
     });
   }

@@ -34,10 +34,11 @@ struct WeightedValues {
   Fragment<D> features;                 ///< of the warp's 16 queries, after fence_registers
   std::uint32_t mixing[2];              ///< shared addresses of the first m of the thread's rows
   float n[kProducts][kColumns / 8][4];  ///< 0 at first
-  /// Of row lane / 4, twice, and of row lane / 4 + 8. If kCrossQuery, the thread's part.
+  /// Denominators of row lane / 4, twice, and of row lane / 4 + 8. If kCrossQuery, the thread's
+  /// part.
   float den[4];
-  std::uint32_t
-      own_keys[2];  ///< if kCrossQuery, bits of the part's keys in own blocks (key_mixing.cuh)
+  /// If kCrossQuery, bits of the part's keys in the blocks of the rows (key_mixing.cuh).
+  std::uint32_t own_keys[2];
 
   /// Starts to add the `part`-th 64 keys. `keys` is the shared address of phi(K), in panels of 64
   /// columns, followed by V. For absent keys m is 0, and phi(K) and V are finite.
