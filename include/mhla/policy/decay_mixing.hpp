@@ -41,6 +41,9 @@ class DecayView {
   }
 
   Index terms() const { return terms_; }  ///< R
+  /// All heads share the terms.
+  Index heads() const { return 1; }
+  DecayView of_head(Index /*h*/) const { return *this; }
   std::span<A> weights() const { return {data_, static_cast<std::size_t>(terms_)}; }
   std::span<A> decays() const { return {data_ + terms_, static_cast<std::size_t>(terms_)}; }
   /// All numbers in memory, for optimisers and files.

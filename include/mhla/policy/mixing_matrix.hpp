@@ -2,8 +2,8 @@
 
 /// \file
 /// Stage 4 of 5: the mixing matrix m [Mq,Mk]. Query block i reads key block b with weight m_ib.
-/// This file has a matrix that owns its coefficients, and the constraints of training. Forms read a
-/// MixingView; initial values are in locality.hpp.
+/// All heads share one matrix, or each head has its own. This file has an owner of coefficients,
+/// and the constraints of training. Forms read a MixingView; initial values are in locality.hpp.
 /// Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
@@ -23,7 +23,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A mixing matrix that owns its coefficients. Converts implicitly to a MixingView.
+/// A mixing matrix, or one per head of a common pattern, that owns its coefficients. Converts
+/// implicitly to a MixingView.
 template <Accumulator A>
 class MixingMatrix {
  public:
@@ -32,12 +33,12 @@ class MixingMatrix {
   template <class Derived>
   explicit MixingMatrix(const Eigen::DenseBase<Derived>& coefficients)
       : MixingMatrix(banded(coefficients, coefficients.rows(), coefficients.cols())) {}
-  /// Copies a view and its pattern.
+  /// Copies the matrices of a view and their pattern.
   /// \throws option_error if it is absent.
   explicit MixingMatrix(const MixingView<const A>& m);
-  /// Zeros in a pattern, to be set through `at`.
-  explicit MixingMatrix(const Pattern& pattern)
-      : pattern_(pattern), values_(Matrix<A>::Zero(1, std::max<Index>(1, pattern.size()))) {}
+  /// Zeros in a pattern, to be set through `at`, of_head(h).at if each head has a matrix.
+  /// \throws option_error unless heads >= 1.
+  explicit MixingMatrix(const Pattern& pattern, Index heads = 1);
 
   /// Zeros in the band i - lower <= b <= i + upper of an [Mq,Mk] matrix.
   /// \throws option_error if the matrix is empty or a bandwidth is negative.
@@ -48,30 +49,41 @@ class MixingMatrix {
   template <class Derived>
   static MixingMatrix banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
                              Index upper);
-  /// Stores the nonzero coefficients of m as lists of blocks. The cost of forms and gradients grows
-  /// with their number.
+  /// Stores the coefficients of m that are nonzero in any head as lists of blocks. The cost of
+  /// forms and gradients grows with their number.
   static MixingMatrix sparse(const MixingView<const A>& m);
 
-  MixingView<A> view() { return {values_.data(), pattern_}; }
-  MixingView<const A> view() const { return {values_.data(), pattern_}; }
+  MixingView<A> view() { return {values_.data(), pattern_, heads(), pattern_.size()}; }
+  MixingView<const A> view() const { return {values_.data(), pattern_, heads(), pattern_.size()}; }
   operator MixingView<A>() MHLA_LIFETIMEBOUND { return view(); }              // NOLINT
   operator MixingView<const A>() const MHLA_LIFETIMEBOUND { return view(); }  // NOLINT
 
   const Pattern& pattern() const { return pattern_; }
   Index rows() const { return pattern_.rows(); }
   Index cols() const { return pattern_.cols(); }
+  Index heads() const { return values_.rows(); }  ///< H, or 1 if all heads share a matrix
+  /// The matrix of head h, or the matrix that all heads share.
+  MixingView<A> of_head(Index h) { return view().of_head(h); }
+  MixingView<const A> of_head(Index h) const { return view().of_head(h); }
+  // Of one matrix only:
   A operator()(Index i, Index b) const { return view()(i, b); }
   A& at(Index i, Index b) { return view().at(i, b); }
   Matrix<A> dense() const { return view().dense(); }
+  // Of all matrices:
   std::span<A> storage() { return view().storage(); }
   std::span<const A> storage() const { return view().storage(); }
 
  private:
   Pattern pattern_;
-  Matrix<A> values_;  // [1, max(1, pattern.size())]: data() is not null even if empty
+  Matrix<A> values_;  // [heads, max(1, pattern.size())]: data() is not null even if empty
 };
 
-/// Zeros in the pattern of m, such as memory for its gradient.
+/// A copy of m for each head: initial values where heads learn their own matrices.  // [H,Mq,Mk]
+/// \throws option_error unless heads >= 1; shape_error if m has several matrices.
+template <Accumulator A>
+MixingMatrix<A> per_head(const MixingMatrix<A>& m, Index heads);
+
+/// Zeros in the pattern and with the heads of m, such as memory for its gradient.
 /// \throws option_error if a view is absent.
 template <class A>
 MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m);
@@ -81,14 +93,14 @@ MixingMatrix<A> zeros_like(const MixingMatrix<A>& m) {
 }
 
 /// Loads the mixing matrix of a checkpoint: the tensor `name`, [Mq,Mk] or with trailing axes of
-/// size 1. Vision layers have [M,M,1,1], language layers [M,M,1,1,1,1]. All coefficients are kept,
-/// including those above the diagonal.
+/// size 1. Vision layers have [M,M,1,1], language layers [M,M,1,1,1,1]. A tensor [H,Mq,Mk] with Mk
+/// above 1 is a matrix per head. All coefficients are kept, including those above the diagonal.
 /// \throws shape_error if the tensor is missing or has another shape; option_error if it is empty;
 ///     the errors of the file for a tensor that A cannot hold.
 template <Accumulator A = float, TensorFile<A> F>
 MixingMatrix<A> load_mixing(const F& file, const std::string& name);
 
-/// The lower triangle of m, stored as a band: all coefficients that the causal form reads.
+/// The lower triangle of m, stored as a band per head: all coefficients that the causal form reads.
 template <Accumulator A>
 MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m);
 
@@ -138,7 +150,25 @@ const Pattern& expect_present(const char* function, const MixingView<A>& m) {
   return m.pattern();
 }
 
+/// The coefficients of m in a pattern, and zeros where m has none.
+template <Accumulator A>
+MixingMatrix<A> in_pattern(const MixingView<const A>& m, const Pattern& pattern) {
+  MixingMatrix<A> held(pattern, m.heads());
+  held.view().for_each_place([&m](Index h, Index i, Index b, A& c) { c = m.of_head(h)(i, b); });
+  return held;
+}
+
 }  // namespace detail
+
+template <Accumulator A>
+MixingMatrix<A>::MixingMatrix(const Pattern& pattern, Index heads) : pattern_(pattern) {
+  if (heads < 1) {
+    detail::fail_option("MixingMatrix", "heads", "are " + std::to_string(heads), "at least 1");
+  }
+  const Index size = std::max<Index>(1, pattern.size());
+  detail::checked_product("MixingMatrix", "coefficients", {heads, size});
+  values_.setZero(heads, size);
+}
 
 template <Accumulator A>
 template <class Derived>
@@ -155,29 +185,39 @@ MixingMatrix<A> MixingMatrix<A>::banded(const Eigen::DenseBase<Derived>& coeffic
 template <Accumulator A>
 MixingMatrix<A> MixingMatrix<A>::sparse(const MixingView<const A>& m) {
   detail::expect_present("MixingMatrix::sparse", m);
+  const auto in_any_head = [&m](Index i, Index b) {
+    bool any = false;
+    for (Index h = 0; h < m.heads(); ++h) any = any || m.of_head(h)(i, b) != 0;
+    return any;
+  };
   std::vector<std::vector<Index>> lists(static_cast<std::size_t>(m.rows()));
   for (Index i = 0; i < m.rows(); ++i) {
-    m.for_each_in_row(i, [&](Index b, A c) {
-      if (c != 0) lists[static_cast<std::size_t>(i)].push_back(b);
+    m.for_each_in_row(i, [&](Index b, A) {
+      if (in_any_head(i, b)) lists[static_cast<std::size_t>(i)].push_back(b);
     });
   }
-  MixingMatrix held(Pattern(m.cols(), lists));
-  for (Index i = 0; i < m.rows(); ++i) {
-    held.view().for_each_in_row(i, [&](Index b, A& c) { c = m(i, b); });
-  }
-  return held;
+  return detail::in_pattern(m, Pattern(m.cols(), lists));
 }
 
 template <Accumulator A>
 MixingMatrix<A>::MixingMatrix(const MixingView<const A>& m)
-    : MixingMatrix(detail::expect_present("MixingMatrix", m)) {
-  const std::span<const A> from = m.storage();
-  std::copy(from.begin(), from.end(), values_.data());
+    : MixingMatrix(detail::expect_present("MixingMatrix", m), m.heads()) {
+  for (Index h = 0; h < heads(); ++h) {
+    std::copy_n(m.of_head(h).storage().data(), pattern_.size(), of_head(h).storage().data());
+  }
+}
+
+template <Accumulator A>
+MixingMatrix<A> per_head(const MixingMatrix<A>& m, Index heads) {
+  detail::expect_shared("per_head", "m", m.heads());
+  MixingMatrix<A> all(m.pattern(), heads);
+  all.view().for_each_place([&m](Index, Index i, Index b, A& c) { c = m(i, b); });
+  return all;
 }
 
 template <class A>
 MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m) {
-  return MixingMatrix<std::remove_const_t<A>>(detail::expect_present("zeros_like", m));
+  return MixingMatrix<std::remove_const_t<A>>(detail::expect_present("zeros_like", m), m.heads());
 }
 
 template <Accumulator A, TensorFile<A> F>
@@ -185,25 +225,23 @@ MixingMatrix<A> load_mixing(const F& file, const std::string& name) {
   const auto& tensors = file.tensors();
   const auto found = tensors.find(name);
   const auto fail = [&name](const std::string& got) {
-    detail::fail_shape("load_mixing", "file", got + name, "a tensor [Mq, Mk] or [Mq, Mk, 1, ...]");
+    detail::fail_shape("load_mixing", "file", got + name,
+                       "a tensor [Mq, Mk], [Mq, Mk, 1, ...] or [H, Mq, Mk]");
   };
   if (found == tensors.end()) fail("has no tensor ");
   const std::vector<Index>& shape = found->second.shape;
   const bool matrix = shape.size() >= 2 && std::all_of(shape.begin() + 2, shape.end(),
                                                        [](Index size) { return size == 1; });
-  if (!matrix) fail("has shape " + detail::shape_text(shape) + " for ");
-  MixingMatrix<A> m(Pattern(shape[0], shape[1]));
+  if (!matrix && shape.size() != 3) fail("has shape " + detail::shape_text(shape) + " for ");
+  MixingMatrix<A> m = matrix ? MixingMatrix<A>(Pattern(shape[0], shape[1]))
+                             : MixingMatrix<A>(Pattern(shape[1], shape[2]), shape[0]);
   file.copy_to(name, m.storage());
   return m;
 }
 
 template <Accumulator A>
 MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m) {
-  auto lower = MixingMatrix<A>::banded(m.rows(), m.cols(), m.rows(), 0);
-  for (Index i = 0; i < m.rows(); ++i) {
-    lower.view().for_each_in_row(i, [&](Index b, A& c) { c = m(i, b); });
-  }
-  return lower;
+  return detail::in_pattern(m.view(), Pattern(m.rows(), m.cols(), m.rows(), 0));
 }
 
 template <Accumulator A>
@@ -228,30 +266,33 @@ template <Accumulator A>
 void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
                              std::type_identity_t<A> high) {
   clamp(m, low, high);
-  for (Index i = 0; i < m.rows(); ++i) {
-    m.for_each_in_row(i, [&](Index b, A& c) { c = b > i ? 0 : c; });
-  }
+  m.for_each_place([](Index, Index i, Index b, A& c) { c = b > i ? 0 : c; });
 }
 
 template <Accumulator A>
 void normalize_rows(MixingView<A> m) {
-  const auto row_sum = [&m](Index i) {
+  const auto row_sum = [](const MixingView<A>& of, Index i) {
     A total = 0;
-    m.for_each_in_row(i, [&](Index, A c) { total += c; });
+    of.for_each_in_row(i, [&](Index, A c) { total += c; });
     return total;
   };
-  for (Index i = 0; i < m.rows(); ++i) {
-    const A total = row_sum(i);
+  const auto for_each_row = [&m](auto&& f) {
+    for (Index h = 0; h < m.heads(); ++h) {
+      for (Index i = 0; i < m.rows(); ++i) f(m.of_head(h), i);
+    }
+  };
+  for_each_row([&](const MixingView<A>& of, Index i) {
+    const A total = row_sum(of, i);
     if (total == 0 || !std::isfinite(total)) {
       detail::fail_option("normalize_rows", "m",
                           "has row " + std::to_string(i) + " with sum " + std::to_string(total),
                           "rows with a finite sum other than 0");
     }
-  }
-  for (Index i = 0; i < m.rows(); ++i) {
-    const A total = row_sum(i);
-    m.for_each_in_row(i, [&](Index, A& c) { c /= total; });
-  }
+  });
+  for_each_row([&](const MixingView<A>& of, Index i) {
+    const A total = row_sum(of, i);
+    of.for_each_in_row(i, [&](Index, A& c) { c /= total; });
+  });
 }
 
 }  // namespace MHLA_TARGET

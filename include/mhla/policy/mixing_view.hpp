@@ -3,12 +3,14 @@
 /// \file
 /// Stage 4 of 5: a view of a mixing matrix m [Mq,Mk], dense, banded or sparse, or of its gradient.
 ///
-/// One matrix serves all heads and all items of a batch. Coefficients are any real numbers. The
-/// paper keeps them nonnegative with rows that sum to 1; trained weights need not satisfy this. A
-/// matrix with a pattern (pattern.hpp) stores and mixes its coefficients alone. mixing_matrix.hpp
-/// has a matrix that owns its coefficients.
+/// All heads share one matrix, or each head has a matrix [H,Mq,Mk]. They serve all items of a
+/// batch. Coefficients are any real numbers. The paper keeps them nonnegative with rows that sum to
+/// 1; trained weights need not satisfy this. A matrix with a pattern (pattern.hpp) stores and mixes
+/// its coefficients alone. mixing_matrix.hpp has a matrix that owns its coefficients.
+/// Cost of a matrix per head: its memory, and no more work.
 /// Source: arXiv:2601.07832, section 4.2.
 
+#include <algorithm>
 #include <concepts>
 #include <span>
 #include <string>
@@ -22,7 +24,19 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
+namespace detail {
+
+/// Throws unless there is a single matrix.
+inline void expect_shared(const char* function, const char* argument, Index matrices) {
+  if (matrices == 1) return;
+  fail_shape(function, argument, "has " + std::to_string(matrices) + " matrices",
+             "one, such as of_head(0)");
+}
+
+}  // namespace detail
+
 /// A non-owning view of a mixing matrix or of its gradient. Coefficients outside its pattern are 0.
+/// A view of several matrices, one per head of a common pattern, gives each by of_head.
 template <class A>
 class MixingView {
   using Dense = std::conditional_t<std::is_const_v<A>, const Matrix<std::remove_const_t<A>>,
@@ -31,28 +45,62 @@ class MixingView {
  public:
   /// An absent view, for an optional gradient left out.
   constexpr MixingView() = default;
+  /// A matrix that all heads share.
   /// \param data  pattern.size() numbers
   MixingView(A* data, const Pattern& pattern) : data_(data), pattern_(pattern) {}
+  /// A matrix per head.
+  /// \param head_stride  numbers from a matrix to the next, pattern.size() if they are contiguous;
+  ///     matrices may overlap if they are only read
+  /// \throws option_error unless heads >= 1 and head_stride >= 0.
+  MixingView(A* data, const Pattern& pattern, Index heads, Index head_stride);
   /// All coefficients of a matrix, in its memory.
   /// \throws option_error if it is empty.
   explicit MixingView(Dense& m) : MixingView(m.data(), Pattern(m.rows(), m.cols())) {}
   explicit MixingView(const Dense&& m) = delete;  // would dangle
   template <std::same_as<const A> C>
   requires(!std::is_const_v<A>) operator MixingView<C>() const {  // NOLINT
-    return {data_, pattern_};
+    return MixingView<C>(data_, pattern_, heads_, head_stride_);
   }
+
+  /// The matrix of head h, or the matrix that all heads share.
+  MixingView of_head(Index h) const { return {data_ + h * head_stride_, pattern_}; }
+  Index heads() const { return heads_; }              ///< H, or 1 if all heads share a matrix
+  Index head_stride() const { return head_stride_; }  ///< 0 if all heads share a matrix
 
   bool absent() const { return data_ == nullptr; }
   const Pattern& pattern() const { return pattern_; }
   Index rows() const { return pattern_.rows(); }  ///< Mq, query blocks
   Index cols() const { return pattern_.cols(); }  ///< Mk, key blocks
-  /// All numbers in memory, for optimisers and files.
-  std::span<A> storage() const { return {data_, static_cast<std::size_t>(pattern_.size())}; }
+  /// All numbers in memory, for optimisers and files: from the first matrix to the last.
+  std::span<A> storage() const {
+    return {data_, static_cast<std::size_t>((heads_ - 1) * head_stride_ + pattern_.size())};
+  }
+
+  /// Calls f(head, i, b, m_ib) for every coefficient of every matrix.
+  template <class F>
+  void for_each_place(F&& f) const {
+    for (Index h = 0; h < heads(); ++h) {
+      const MixingView m = of_head(h);
+      for (Index i = 0; i < rows(); ++i) {
+        m.for_each_in_row(i, [&](Index b, A& coefficient) { f(h, i, b, coefficient); });
+      }
+    }
+  }
+  /// Calls f(coefficient) for every coefficient of every matrix.
+  template <class F>
+  void for_each(F&& f) const {
+    for_each_place([&f](Index, Index, Index, A& coefficient) { f(coefficient); });
+  }
+
+  // Views of one matrix only:
+
   /// Pointer p with p[b] = m_ib for first(i) <= b < last(i). Bands only.
   A* row_from_zero(Index i) const { return data_ + i * pattern_.width() - pattern_.first(i); }
 
   /// Coefficient m_ib, or 0 outside the pattern.
+  /// \throws shape_error if there are several matrices, as do `at` and `dense`.
   std::remove_const_t<A> operator()(Index i, Index b) const {
+    detail::expect_shared("MixingView", "m", heads_);
     const Index place = pattern_.place(i, b);
     return place < 0 ? A(0) : data_[place];
   }
@@ -68,23 +116,30 @@ class MixingView {
   void for_each_in_row(Index i, F&& f) const {
     pattern_.for_each_in_row(i, [&](Index b, Index place) { f(b, data_[place]); });
   }
-  /// Calls f(coefficient) for every coefficient of every row.
-  template <class F>
-  void for_each(F&& f) const {
-    for (Index i = 0; i < rows(); ++i) {
-      for_each_in_row(i, [&](Index, A& coefficient) { f(coefficient); });
-    }
-  }
 
  private:
   A* data_ = nullptr;
   Pattern pattern_;
+  Index heads_ = 1, head_stride_ = 0;
 };
 
 // ------------------------------------------------------------------------------------------------
 
 template <class A>
+MixingView<A>::MixingView(A* data, const Pattern& pattern, Index heads, Index head_stride)
+    : data_(data), pattern_(pattern), heads_(heads), head_stride_(heads == 1 ? 0 : head_stride) {
+  if (heads < 1 || head_stride < 0) {
+    detail::fail_option(
+        "MixingView", "heads",
+        "are " + std::to_string(heads) + ", with a head stride of " + std::to_string(head_stride),
+        "at least one head and a stride >= 0");
+  }
+  detail::checked_product("MixingView", "heads", {heads, std::max(head_stride_, pattern.size())});
+}
+
+template <class A>
 A& MixingView<A>::at(Index i, Index b) const {
+  detail::expect_shared("MixingView::at", "m", heads_);
   const Index place = pattern_.place(i, b);
   if (place < 0) {
     detail::fail_option(
@@ -96,6 +151,7 @@ A& MixingView<A>::at(Index i, Index b) const {
 
 template <class A>
 Matrix<std::remove_const_t<A>> MixingView<A>::dense() const {
+  detail::expect_shared("MixingView::dense", "m", heads_);
   Matrix<std::remove_const_t<A>> all = Matrix<std::remove_const_t<A>>::Zero(rows(), cols());
   for (Index i = 0; i < rows(); ++i) {
     for_each_in_row(i, [&](Index b, A& coefficient) { all(i, b) = coefficient; });
@@ -116,6 +172,15 @@ void expect_mixing(const char* function, const MixingView<A>& m, Index rows, Ind
     fail_option(function, "mixing", "is null with shape " + shape_text({m.rows(), m.cols()}),
                 "a pointer to coefficients");
   }
+}
+
+/// Throws unless all heads share a matrix, or each head of q has one.
+template <class Mixing>
+void expect_mixing_heads(const char* function, const Mixing& m, Index heads) {
+  if (m.heads() == 1 || m.heads() == heads) return;
+  fail_shape(
+      function, "mixing", "has " + std::to_string(m.heads()) + " matrices",
+      heads == 1 ? "1, for one head" : "1, or " + std::to_string(heads) + ", one per head of q");
 }
 
 /// Throws unless m has at least [rows, cols] coefficients.
