@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
@@ -113,6 +115,100 @@ TEST(Form, FewPairsLeaveTheBlocksToTheWorkers) {
   EXPECT_TRUE(detail::over_pairs(1, one));
   EXPECT_TRUE(detail::over_pairs(3, pool));
   EXPECT_FALSE(detail::over_pairs(2, pool));
+}
+
+/// Three heads of two sequences of 24 tokens, and a mixing matrix [6,6] per head.
+struct PerHead {
+  static constexpr Index kHeads = 3, kBlocks = 6;
+  Tensor<double> q, k, v;
+  MixingMatrix<double> mixing{Pattern(kBlocks, kBlocks), kHeads};
+  Contiguous blocks{24, 4};
+
+  PerHead() : q({2, 24, kHeads, 4}), k(q), v({2, 24, kHeads, 5}) {
+    Random rng(3);
+    for (Tensor<double>* t : {&q, &k, &v}) {
+      for (double& x : t->data()) x = rng.uniform(-1, 1);
+    }
+    mixing.view().for_each([&rng](double& c) { c = rng.uniform(0.1, 1); });
+  }
+  BatchInputs<double> in() const { return inputs(q, k, v); }
+};
+
+TEST(Form, EqualMatricesOfAllHeadsHaveTheBitsOfTheMatrixThatTheyShare) {
+  const PerHead p;
+  const MixingMatrix<double> shared(p.mixing.of_head(1)), equal = per_head(shared, p.kHeads);
+  ThreadPool two(2), many(20);
+  const auto expect = [&](const auto& op) {
+    const auto whole = bidirectional(p.in(), p.blocks, shared, op);
+    for (const ExecutorRef& executor : {ExecutorRef(), ExecutorRef(two), ExecutorRef(many)}) {
+      const Call call{.executor = executor};
+      EXPECT_EQ(bidirectional(p.in(), p.blocks, equal, op, call).data(), whole.data());
+      if constexpr (CausalOperator<decltype(op)>) {
+        EXPECT_EQ(causal(p.in(), p.blocks, equal, op, call).data(),
+                  causal(p.in(), p.blocks, shared, op).data());
+      }
+    }
+  };
+  expect(Operator{Relu{}, Relu{}, KeySum{}});
+  expect(Operator{EluPlusOne{}, EluPlusOne{}, SquarePlusOne{}});
+  expect(Operator{Identity{}, Identity{}, NoNormalizer{}});
+  expect(Operator{Relu{1e-6}, Relu{1e-6}, CrossQuery{1e-6}});
+}
+
+TEST(Form, AMatrixPerHeadIsThatOfTheDefinition) {
+  const PerHead p;
+  const Operator op{Relu{}, Relu{}, KeySum{0.1}};
+  for (const Order order : {Order::kBidirectional, Order::kCausal}) {
+    const auto all = naive_attention(p.in(), p.blocks, p.mixing, op, order);
+    const Tensor<double> out = order == Order::kCausal
+                                   ? causal(p.in(), p.blocks, p.mixing, op)
+                                   : bidirectional(p.in(), p.blocks, p.mixing, op);
+    for (std::size_t i = 0; i < out.data().size(); ++i) {
+      EXPECT_NEAR(out.data()[i], all.data()[i], 1e-12);
+    }
+    for (Index h = 0; h < p.kHeads; ++h) {
+      const Matrix<double> head = naive_attention(detail::head_inputs(p.in(), 1, h), p.blocks,
+                                                  p.mixing.of_head(h), op, order);
+      for (Index t = 0; t < 24; ++t) EXPECT_EQ(all(1, t, h, 2), head(t, 2));
+    }
+  }
+}
+
+TEST(Form, MatricesPerHeadMayLieAtAnyStride) {
+  const PerHead p;
+  std::vector<double> numbers(200);
+  Random rng(4);
+  for (double& x : numbers) x = rng.uniform(0.1, 1);
+  const Pattern pattern(p.kBlocks, p.kBlocks);
+  for (const Index stride : {0, 1, 36, 50}) {
+    const MixingView<const double> mixing(numbers.data(), pattern, p.kHeads, stride);
+    const auto out = bidirectional(p.in(), p.blocks, mixing);
+    const auto later = causal(p.in(), p.blocks, mixing);
+    for (Index h = 0; h < p.kHeads; ++h) {
+      const MixingView<const double> of(numbers.data() + h * stride, pattern);
+      const auto in = detail::head_inputs(p.in(), 1, h);
+      const Matrix<double> alone = bidirectional(in, p.blocks, of), sees = causal(in, p.blocks, of);
+      for (Index t = 0; t < 24; ++t) {
+        EXPECT_EQ(out(1, t, h, 2), alone(t, 2)) << stride;
+        EXPECT_EQ(later(1, t, h, 2), sees(t, 2)) << stride;
+      }
+    }
+  }
+}
+
+TEST(Form, AnyOtherNumberOfMatricesIsRefusedBeforeAnythingIsWritten) {
+  const PerHead p;
+  const MixingMatrix<double> two = per_head(MixingMatrix<double>(p.mixing.of_head(0)), 2);
+  Tensor<double> out({2, 24, p.kHeads, 5});
+  for (double& x : out.data()) x = 7;
+  const std::string rest = ": mixing has 2 matrices, expected 1, or 3, one per head of q";
+  EXPECT_EQ(message_of<shape_error>([&] { bidirectional(p.in(), p.blocks, two, out); }),
+            "mhla::bidirectional" + rest);
+  EXPECT_EQ(message_of<shape_error>([&] { causal(p.in(), p.blocks, two, out); }),
+            "mhla::causal" + rest);
+  EXPECT_EQ(message_of<shape_error>([&] { naive_attention(p.in(), p.blocks, two); }),
+            "mhla::naive_attention" + rest);
+  for (const double x : out.data()) EXPECT_EQ(x, 7);
 }
 
 /// den = max(r, least), of sums chosen at run time.

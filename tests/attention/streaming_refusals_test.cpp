@@ -97,6 +97,29 @@ TEST(StreamingRefusals, MoreBytesThanFitIndexAreRefused) {
             "mhla::Streaming: capacity has shape [3, 9");
 }
 
+TEST(StreamingRefusals, HeadsWithoutAMixingMatrixAndStatesOfOtherHeads) {
+  const Streaming<float> stream({.width = 2, .values = 2, .block_length = 4},
+                                per_head(uniform_causal<float>(3), 2));
+  for (const Index head : {-1, 2}) {
+    EXPECT_EQ(message_of<option_error>([&] { stream.start(head); }),
+              "mhla::Streaming::start: head is " + std::to_string(head) +
+                  ", expected a head of the mixing matrix, which has 2");
+  }
+  EXPECT_THROW(stream_of({.width = 2, .values = 2, .block_length = 4}).start(-1), option_error);
+  const std::vector<float> data(48, 1);
+  std::vector<float> result(48, NAN);
+  const Shape shape{2, 6, 2, 2};
+  const auto in = inputs(data.data(), data.data(), data.data(), shape);
+  const auto out = bnhd(result.data(), shape);
+  std::vector<StreamingState<float>> states{stream.start(0), stream.start(1), stream.start(0),
+                                            stream.start(0)};
+  EXPECT_EQ(message_of<option_error>([&] { append(stream, std::span(states), in, out); }),
+            "mhla::append: states has a state of head 0 at 3, expected one of head 1");
+  for (const float number : result) EXPECT_TRUE(std::isnan(number));
+  states[3] = stream.start(1);
+  EXPECT_NO_THROW(append(stream, std::span(states), in, out));
+}
+
 TEST(StreamingRefusals, ABatchIsRefusedAsAWhole) {
   const auto stream = stream_of({.width = 2, .values = 2, .block_length = 4});
   const std::vector<float> data(48, 1);

@@ -78,17 +78,30 @@ TEST(StreamingState, StatesOfEarlierVersionsAreRefused) {
   std::vector<std::byte> saved(stream.state_bytes());
   auto state = used_state(stream, 2, 3);
   state.save(saved);
-  EXPECT_EQ(std::memcmp(saved.data(), "mhlast09", 8), 0);
+  EXPECT_EQ(std::memcmp(saved.data(), "mhlast10", 8), 0);
   auto old = saved;
-  old[7] = std::byte{'8'};
+  std::memcpy(old.data(), "mhlast09", 8);
   EXPECT_THROW(state.restore(old), option_error);
   // Layout of version 04: two more counts.
-  old[7] = std::byte{'4'};
+  std::memcpy(old.data(), "mhlast04", 8);
   const auto end = old.begin() + static_cast<std::ptrdiff_t>(sizeof(detail::StateHeader));
   old.insert(end, 2 * sizeof(std::int64_t), std::byte{});
   EXPECT_THROW(state.restore(old), option_error);
   state.restore(saved);
   EXPECT_EQ(state.position(), 6);
+}
+
+TEST(StreamingState, AStateOfAnotherHeadIsRefused) {
+  const StreamingSizes sizes{.width = 2, .values = 3, .block_length = 4};
+  const Streaming<float> stream(sizes, per_head(uniform_causal<float>(3), 2));
+  EXPECT_EQ(stream.heads(), 2);
+  EXPECT_EQ(stream.start(1).head(), 1);
+  std::vector<std::byte> saved(stream.state_bytes());
+  stream.start(1).save(saved);
+  auto other = stream.start(), same = stream.start(1);
+  EXPECT_THROW(other.restore(saved), option_error);
+  EXPECT_NO_THROW(same.restore(saved));
+  EXPECT_EQ(stream_of(2, 3).start(7).head(), 0);  // all heads share the matrix
 }
 
 TEST(StreamingState, AStateOfAnotherInstructionSetIsRefusedByItsName) {

@@ -159,8 +159,8 @@ struct Forward {
         form.batch.run(batch.inputs(), arguments, batch.out.view(),
                        Call{.workspace = workspace.get(), .executor = executor});
         EXPECT_TRUE(workspace.intact() && batch.out.nothing_beside()) << seed;
-        batch.for_each_head([&](const Inputs<T>& in, const Matrix<T>& out) {
-          EXPECT_TRUE(same_bits(run(in, arguments), out))
+        batch.for_each_head([&](Index h, const Inputs<T>& in, const Matrix<T>& out) {
+          EXPECT_TRUE(same_bits(run(in, arguments.of_head(h)), out))
               << seed << ", workers " << executor.workers();
         });
       }
@@ -252,6 +252,7 @@ struct Forward {
           blocks +
               " covers 4 tokens, expected 8 tokens: one per row, or along axis 1 of [B, N, H, D]",
           [](Small& p) { p.query_blocks = AnyPartition::of(Contiguous(4, 4)); });
+      expect("mixing has 2 matrices, expected 1, for one head", [](Small& p) { p.heads = 2; });
     }
   }
 

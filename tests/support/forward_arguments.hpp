@@ -47,6 +47,13 @@ struct Arguments {
         decay(random_decay<accumulator_t<T>>(p.seed)),
         op(p.op()),
         scale(p.scale) {}
+
+  /// The same with the mixing matrix of head h.
+  Arguments of_head(Index h) const {
+    Arguments head = *this;
+    head.mixing = MixingMatrix(mixing.of_head(h));
+    return head;
+  }
 };
 
 }  // namespace mhla::test::forward

@@ -15,7 +15,7 @@ namespace mhla::test::forward {
 template <class T>
 struct Batch {
   Random rng;
-  bool packed;
+  bool packed, per_head;
   Index sequences, heads, d, e;
   std::vector<Index> offsets{0};
   Index batch, tokens;
@@ -26,6 +26,7 @@ struct Batch {
   explicit Batch(std::uint64_t seed)
       : rng(seed),
         packed(rng.chance(0.5)),
+        per_head(seed % 2 == 1),
         sequences(rng.integer(1, 4)),
         heads(rng.integer(1, 3)),
         d(rng.integer(1, 9)),
@@ -62,10 +63,17 @@ struct Batch {
     return offsets.back();
   }
 
-  /// Blocks of 4 tokens for sequences of any length.
+  /// Blocks of 4 tokens for sequences of any length, with a mixing matrix for all heads or for
+  /// each.
   Arguments<T> arguments() const {
     Arguments<T> a(problem);
     a.blocks.queries.length = a.blocks.keys.length = 4;
+    if (per_head) {
+      Random numbers(problem.seed);
+      a.mixing = mhla::per_head(a.mixing, heads);
+      a.mixing.view().for_each(
+          [&numbers](auto& c) { c = static_cast<accumulator_t<T>>(numbers.uniform()); });
+    }
     return a;
   }
 
@@ -92,7 +100,7 @@ struct Batch {
     return all;
   }
 
-  /// Calls f(inputs of one head of one sequence in dense memory, its output in the batch).
+  /// Calls f(head, inputs of one head of one sequence in dense memory, its output in the batch).
   template <class F>
   void for_each_head(F&& f) const {
     for (Index s = 0; s < sequences; ++s) {
@@ -111,7 +119,7 @@ struct Batch {
           head.normalizer_q = copies[3];
           head.normalizer_k = copies[4];
         }
-        f(head, dense(detail::head_output(inputs(), out.view(), s, h)));
+        f(h, head, dense(detail::head_output(inputs(), out.view(), s, h)));
       }
     }
   }

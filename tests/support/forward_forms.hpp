@@ -172,8 +172,10 @@ struct StreamOf {
   static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
                   const Call& call) {
     const auto s = stream(in, a);
-    std::vector states(static_cast<std::size_t>(detail::sequences(in) * detail::heads(in)),
-                       s.start());
+    std::vector<StreamingState<detail::sum_of<In>>> states;
+    for (Index pair = 0; pair < detail::sequences(in) * detail::heads(in); ++pair) {
+      states.push_back(s.start(pair % detail::heads(in)));
+    }
     if constexpr (kIsHead<In>) {
       s.append(states[0], in, out, call);
     } else {

@@ -59,10 +59,11 @@ struct Problem {
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
   bool sparse = false;  // nonzero coefficients as lists
+  Index heads = 1;      // copies of the mixing matrix
 
   MixingMatrix<A> mixing() const {
     const auto m = MixingMatrix<A>::banded(coefficients, lower, upper);
-    return sparse ? MixingMatrix<A>::sparse(m) : m;
+    return per_head(sparse ? MixingMatrix<A>::sparse(m) : m, heads);
   }
 
   Inputs<T> inputs() const {

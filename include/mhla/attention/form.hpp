@@ -5,7 +5,7 @@
 /// (sequence, head) pairs, or if workers outnumber these, over the blocks of one pair after
 /// another.
 ///
-/// A form is an object that holds what all heads share:
+/// A form is an object that holds what all heads share, and a mixing matrix for all or per head:
 ///
 ///     const char* name                                       the function that errors name
 ///     static constexpr bool kKeeps                           whether it can keep summaries
@@ -13,8 +13,10 @@
 ///                                                            `argument` is the name of `out`
 ///     std::size_t bytes(in, workers) const                   of workspace; reads no data
 ///     std::size_t kept_bytes(in) const                       if kKeeps
-///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory;
-///                                                            `kept` is null to keep nothing
+///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory, with
+///                                                            one mixing matrix (of_head); `kept`
+///                                                            is null to keep nothing
+///     mixing                                                 optional view, of several matrices
 ///
 /// and for gradients (gradient/driver.hpp) and tangents (tangent/driver.hpp) functions beside it:
 ///
@@ -39,6 +41,30 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
+
+/// The numbers of a form's mixing matrices, none if it has none.
+template <class T, class F>
+TensorView<const T> mixing_places(const F& form) {
+  if constexpr (requires { form.mixing.matrix(); }) {
+    return places_of<T>(form.mixing.matrix());
+  } else if constexpr (requires { form.mixing; }) {
+    return places_of<T>(form.mixing);
+  } else {
+    return {};
+  }
+}
+
+/// The form of head h, with the mixing matrix of this head. A form without one is itself.
+template <class F>
+decltype(auto) of_head(const F& form, Index h) {
+  if constexpr (requires { form.mixing; }) {
+    F of = form;
+    of.mixing = form.mixing.of_head(h);
+    return of;
+  } else {
+    return (form);
+  }
+}
 
 template <class F, class T>
 concept Form = Scalar<T> && requires(const F& form, const Inputs<T>& in, MatrixView<T> out,
@@ -147,10 +173,19 @@ class KeptMemory {
   std::size_t share_ = 0;
 };
 
+/// Throws unless the tensors of a batch, or of one head, agree with each other and with the mixing
+/// matrices. Heads are checked by the form.
+/// \param argument  the name of `out`, which may be the gradient of an output
+template <class F, class In, class Out>
+void expect_batch_of(const F& form, const In& in, const Out& out, const char* argument) {
+  expect_batch(form.name, in, out, argument);
+  if constexpr (requires { form.mixing; }) expect_mixing_heads(form.name, form.mixing, heads(in));
+}
+
 /// Throws unless `in` and `out` fit the form and each other.
 template <class F, class In>
 void expect_form(const F& form, const In& in, const std::type_identity_t<output_of<In>>& out) {
-  expect_batch(form.name, in, out, "out");
+  expect_batch_of(form, in, out, "out");
   for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
     form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), "out");
   }
@@ -170,8 +205,8 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
                 [&](Index s, Index h, std::byte* memory, const ExecutorRef& executor) {
                   Arena arena(memory);
                   std::optional<Arena> keep = kept.arena(s, h);
-                  form.run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
-                           head_output(in, out, s, h), executor);
+                  of_head(form, h).run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
+                                       head_output(in, out, s, h), executor);
                 });
 }
 

@@ -13,6 +13,7 @@
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/overlap.hpp"
 #include "mhla/core/tensor.hpp"
+#include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -44,6 +45,14 @@ TensorView<const T> places_of(std::span<const A> numbers) {
   return {reinterpret_cast<const T*>(numbers.data()),
           {1, 1, 1, static_cast<Index>(numbers.size_bytes() / sizeof(T))},
           {0, 0, 0, 1}};
+}
+/// The same of a mixing matrix, or of one per head.
+template <class T, class A>
+TensorView<const T> places_of(const MixingView<A>& m) {
+  constexpr Index kSize = sizeof(A) / sizeof(T);
+  return {reinterpret_cast<const T*>(m.storage().data()),
+          {1, 1, m.heads(), m.pattern().size() * kSize},
+          {0, 0, m.head_stride() * kSize, 1}};
 }
 /// Throws if one of the first `written` tensors shares an element with any other.
 template <class T>

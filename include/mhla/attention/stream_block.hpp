@@ -27,6 +27,8 @@
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
+#include "mhla/core/call.hpp"
+#include "mhla/core/error.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/stage/open_block.hpp"
 #include "mhla/tokens/gather.hpp"
@@ -43,6 +45,10 @@ struct StreamingSizes {
 };
 
 namespace detail {
+
+inline void expect_nothing_kept(const char* function, const Call& call) {
+  if (!call.kept.empty()) fail_option(function, "kept", "is set", "none: a stream keeps nothing");
+}
 
 /// The parts of a stream's memory.
 template <class A, class Mixing>

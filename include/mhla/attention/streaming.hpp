@@ -40,8 +40,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A causal operator for streams: the sizes, the mixing matrix and the policies that any number of
-/// states share. Const functions may run concurrently on different states.
+/// A causal operator for streams: the sizes, the mixing matrix or one per head, and the policies
+/// that any number of states share. Const functions may run concurrently on different states.
 /// \tparam Mixing  MixingMatrix or DecayMixing
 template <Scalar T, class Op = Operator<>, class Mixing = MixingMatrix<accumulator_t<T>>>
 class Streaming {
@@ -55,9 +55,9 @@ class Streaming {
   /// \throws shape_error unless the mixing matrix is square, option_error for a decaying one
   /// without a term, a negative width, a block_length below 1 or a normaliser that is not causal.
   Streaming(const StreamingSizes& sizes, Mixing mixing, Op op = {});
-
-  /// A state that has seen no token.
-  StreamingState<A> start() const;
+  /// A state that has seen no token. It reads the mixing matrix of this head, if each has one.
+  /// \throws option_error if there is no such head.
+  StreamingState<A> start(Index head = 0) const;
 
   /// Writes the outputs [n,E] of the next n tokens of a stream and moves its state past them.
   /// \param in    n more tokens: q, k [n, width], v [n, values], masks of n entries
@@ -88,19 +88,21 @@ class Streaming {
   /// Tokens a stream can take: blocks of the mixing matrix times block length; with DecayMixing as
   /// many as an Index counts.
   Index capacity() const { return capacity_; }
+  /// Mixing matrices: H, or 1 if all heads share one.
+  Index heads() const { return mixing_.view().heads(); }
 
  private:
   static constexpr const char* kName = "Streaming";
   static constexpr const char* kAppend = "Streaming::append";
 
-  detail::StateHeader header() const;
+  detail::StateHeader header(Index head) const;
   Index raw() const {
     using namespace detail;
     const Index width = std::max(sizes_.width, sizes_.normalizer_width);
     return std::max(raw_size<A, query_map_t<Op>>(width), raw_size<A, key_map_t<Op>>(width));
   }
-  detail::StreamMemory<A, View> memory(detail::Arena& arena) const {
-    return {kName, arena, head_, mixing_.view(), sizes_.block_length};
+  detail::StreamMemory<A, View> memory(detail::Arena& arena, Index head) const {
+    return {kName, arena, head_, mixing_.view().of_head(head), sizes_.block_length};
   }
   detail::CausalScratch<A> piece_scratch(detail::Arena& arena) const {
     return {kName, arena, raw(), raw(), head_};
@@ -119,7 +121,7 @@ class Streaming {
 };
 
 /// Streaming::append of every sequence and head of a batch.
-/// \param states  [sequences * H] states, the heads of a sequence side by side
+/// \param states  [sequences * H] states, the heads of a sequence side by side; start(h) of head h
 /// \throws as append does, before any state or output has changed.
 template <Scalar T, class Op, class Mixing>
 void append(const Streaming<T, Op, Mixing>& stream,
@@ -136,12 +138,6 @@ void check_append(const Streaming<T, Op, Mixing>& stream,
                   const Call& call = {});
 
 // ------------------------------------------------------------------------------------------------
-
-namespace detail {
-inline void expect_nothing_kept(const char* function, const Call& call) {
-  if (!call.kept.empty()) fail_option(function, "kept", "is set", "none: a stream keeps nothing");
-}
-}  // namespace detail
 
 template <Scalar T, class Op, class Mixing>
 Streaming<T, Op, Mixing>::Streaming(const StreamingSizes& sizes, Mixing mixing, Op op)
@@ -166,14 +162,14 @@ Streaming<T, Op, Mixing>::Streaming(const StreamingSizes& sizes, Mixing mixing, 
            sums,
            separate ? op_.query_map.features(sizes.normalizer_width) : 0};
   using detail::Arena;
-  memory_bytes_ = detail::counted_bytes([this](Arena& arena) { return memory(arena); });
+  memory_bytes_ = detail::counted_bytes([this](Arena& arena) { return memory(arena, 0); });
   append_bytes_ =
       std::max(detail::counted_bytes([this](Arena& arena) { return piece_scratch(arena); }),
                detail::counted_bytes([this](Arena& arena) { return step_scratch(arena); }));
 }
 
 template <Scalar T, class Op, class Mixing>
-detail::StateHeader Streaming<T, Op, Mixing>::header() const {
+detail::StateHeader Streaming<T, Op, Mixing>::header(Index head) const {
   return {.scalar_bytes = sizeof(A),
           .width = sizes_.width,
           .values = sizes_.values,
@@ -183,12 +179,13 @@ detail::StateHeader Streaming<T, Op, Mixing>::header() const {
           .terms = Earlier::terms(mixing_.view()),
           .features = head_.features,
           .normalizer_features = head_.normalizer_features,
-          .sum_features = head_.sum_features()};
+          .sum_features = head_.sum_features(),
+          .head = head};
 }
 
 template <Scalar T, class Op, class Mixing>
-auto Streaming<T, Op, Mixing>::start() const -> StreamingState<A> {
-  return {header(), memory_bytes_};
+auto Streaming<T, Op, Mixing>::start(Index head) const -> StreamingState<A> {
+  return {header(detail::state_head(head, heads())), memory_bytes_};
 }
 
 template <Scalar T, class Op, class Mixing>
@@ -203,7 +200,8 @@ void Streaming<T, Op, Mixing>::check_inputs(const Inputs<T>& in, MatrixView<T> o
 
 template <Scalar T, class Op, class Mixing>
 void Streaming<T, Op, Mixing>::check_state(const StreamingState<A>& state, Index n) const {
-  if (!state.same_stream(header()) || state.bytes() != state_bytes()) {
+  const bool same = state.same_stream(header(std::min(state.head(), heads() - 1)));
+  if (!same || state.bytes() != state_bytes()) {
     detail::fail_option(kAppend, "state", "was made by another stream", "one made by start()");
   }
   if (n > capacity() - state.header_.position) {
@@ -230,7 +228,7 @@ void Streaming<T, Op, Mixing>::append_checked(StreamingState<A>& state, const In
   using detail::Arena;
   detail::Scratch scratch(kAppend, workspace, append_workspace_bytes());
   Arena state_arena(state.memory());
-  const detail::StreamMemory<A, View> p = memory(state_arena);
+  const detail::StreamMemory<A, View> p = memory(state_arena, state.head());
   detail::StateHeader& header = state.header_;
   const Index w = sizes_.block_length;
   for (Index done = 0; done < in.q.rows;) {
@@ -276,6 +274,7 @@ void check_append(const Streaming<T, Op, Mixing>& stream,
     if (h == 0) stream.check_inputs(head_inputs(in, s, h), head_output(in, out, s, h));
     stream.check_state(states[static_cast<std::size_t>(pair)], query_span(in, s).tokens.length);
   }
+  if (stream.heads() > 1) expect_state_heads(states, heads(in));
   expect_separate("append", in, TensorView<const T>(out));
 }
 

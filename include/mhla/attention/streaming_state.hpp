@@ -7,6 +7,7 @@
 /// this machine's byte order and as this target lays it out. A state of another stream or of a
 /// build for another instruction set is refused.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -46,7 +47,7 @@ inline void expect_instruction_set(const char* function, const StateName& saved)
 
 /// Stream parameters, which must match on restore, and the current position.
 struct StateHeader {
-  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '0', '9'};
+  char magic[8] = {'m', 'h', 'l', 'a', 's', 't', '1', '0'};
   StateName instruction_set = state_name(kInstructionSet);
   std::int64_t scalar_bytes = 0;
   std::int64_t width = 0, values = 0, block_length = 0, normalizer_width = 0;
@@ -54,10 +55,20 @@ struct StateHeader {
   std::int64_t terms = 0;     // R of a decaying mixing matrix
   std::int64_t features = 0, normalizer_features = 0;
   std::int64_t sum_features = 0;  // of the sums that the normaliser reads
+  std::int64_t head = 0;          // with a mixing matrix of its own, or 0
   std::int64_t position = 0;      // tokens seen
   std::int64_t open_keys = 0;     // kept keys of the open block
   std::int64_t in_running = 0;    // of them, those that all of R holds (streaming.hpp)
 };
+
+/// Head of a new state. Throws if the stream has mixing matrices of other heads alone.
+inline Index state_head(Index head, Index matrices) {
+  if (head < 0 || (matrices > 1 && head >= matrices)) {
+    fail_option("Streaming::start", "head", "is " + std::to_string(head),
+                "a head of the mixing matrix, which has " + std::to_string(matrices));
+  }
+  return matrices > 1 ? head : 0;
+}
 
 }  // namespace detail
 
@@ -74,6 +85,8 @@ class StreamingState {
     return sizeof(detail::StateHeader) + lines(memory_bytes) * sizeof(Line);
   }
 
+  /// Head whose mixing matrix the stream reads, 0 if heads share one.
+  Index head() const { return static_cast<Index>(header_.head); }
   /// Tokens seen so far.
   Index position() const { return static_cast<Index>(header_.position); }
 
@@ -85,8 +98,9 @@ class StreamingState {
   void save(std::span<std::byte> to) const;
 
   /// Replaces this state by the one saved in `from`; unchanged on error.
-  /// \throws option_error unless `from` was saved by a state of a stream of the same sizes, in a
-  ///         build for the same instruction set.
+  /// \throws option_error unless `from` was saved by a state of the same head and of a stream of
+  /// the
+  ///         same sizes, in a build for the same instruction set.
   void restore(std::span<const std::byte> from);
 
  private:
@@ -116,6 +130,24 @@ class StreamingState {
 };
 
 // ------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// Throws unless the states of a batch are those of heads first, first + step, ... per sequence.
+template <Accumulator A>
+void expect_state_heads(std::span<const StreamingState<A>> states, Index heads) {
+  const auto head = [&](Index pair) { return states[static_cast<std::size_t>(pair)].head(); };
+  const Index step = heads > 1 && !states.empty() ? std::max<Index>(1, head(1) - head(0)) : 1;
+  for (Index pair = 0; pair < std::ssize(states); ++pair) {
+    const Index expected = head(0) + pair % heads * step;
+    if (head(pair) == expected) continue;
+    fail_option("append", "states",
+                "has a state of head " + std::to_string(head(pair)) + " at " + std::to_string(pair),
+                "one of head " + std::to_string(expected));
+  }
+}
+
+}  // namespace detail
 
 template <Accumulator A>
 void StreamingState<A>::save(std::span<std::byte> to) const {

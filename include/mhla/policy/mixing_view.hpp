@@ -64,6 +64,11 @@ class MixingView {
 
   /// The matrix of head h, or the matrix that all heads share.
   MixingView of_head(Index h) const { return {data_ + h * head_stride_, pattern_}; }
+  /// The matrices of `count` heads: first, first + step, ..., or the matrix that all heads share.
+  MixingView of_heads(Index first, Index step, Index count) const {
+    if (heads_ == 1) return *this;
+    return {data_ + first * head_stride_, pattern_, count, step * head_stride_};
+  }
   Index heads() const { return heads_; }              ///< H, or 1 if all heads share a matrix
   Index head_stride() const { return head_stride_; }  ///< 0 if all heads share a matrix
 
