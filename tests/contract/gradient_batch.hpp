@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kBatches = 48;
 struct BatchGradient {
   const AnyBatchGradient& form;
 
-  /// Compares bit by bit. Gradients of parameters are sums over the pairs.
+  /// Compares bit by bit. Gradients of parameters are sums over the pairs that share them.
   void IsThatOfEverySequenceAndHeadAloneInAnyLayout() const {
     for (std::uint64_t seed = 0; seed < kBatches; ++seed) {
       const RandomBatch batch(form, seed);
@@ -48,8 +48,9 @@ struct BatchGradient {
           }
           const auto values = alone.values<double>();
           for (const Part part : {kMixing, kQueryMap, kKeyMap}) {
-            sums[part] += values[part];
-            sizes[part] += values[part].cwiseAbs();
+            const Index row = sums[part].rows() == 1 ? 0 : h;
+            sums[part].row(row) += values[part];
+            sizes[part].row(row) += values[part].cwiseAbs();
           }
         }
       }
@@ -124,6 +125,34 @@ struct BatchGradient {
     rejected("gradients.normalizer_q has shape ",
              [&](Arguments& a, Call&) { a.gradients.normalizer_q = to(12, 1, 2); });
     std::byte one{};
+    if (form.mixes) {
+      std::vector<double> numbers(4 * 9, 7);
+      const auto refused = [&](Index heads, Index stride, const std::string& text) {
+        rejected(text, [&](Arguments& a, Call&) {
+          a.parameters.mixing = {numbers.data(), Pattern(3, 3), heads, stride};
+        });
+      };
+      refused(2, 9, "parameters.mixing has 2 matrices, expected 1, as many as mixing");
+      const Matrix<double> shared = p.coefficients;
+      p.set_mixing(Pattern(3, 3), rng, 0.1, 3);
+      rejected("mixing has 3 matrices, expected 1, for one head", [](Arguments&, Call&) {});
+      p.set_mixing(Pattern(3, 3), rng, 0.1, 2);
+      const auto for_two_heads = [&](Arguments& a) {
+        a.in = {.q = in(12, 2, 2), .k = in(12, 2, 2), .v = in(12, 2, 2)};
+        a.dout = in(12, 2, 2);
+        a.gradients = {};
+      };
+      const auto refused_of_two = [&](Index stride, const std::string& text) {
+        rejected(text, [&](Arguments& a, Call&) {
+          for_two_heads(a);
+          a.parameters.mixing = {numbers.data(), Pattern(3, 3), 2, stride};
+        });
+      };
+      refused_of_two(8, "parameters.mixing has a head stride of 8, expected at least 9, the ");
+      refused_of_two(0, "parameters.mixing has a head stride of 0, expected at least 9, the ");
+      for (const double x : numbers) EXPECT_EQ(x, 7);
+      p.coefficients = shared;
+    }
     rejected("workspace has 1 bytes", [&](Arguments&, Call& c) { c.workspace = {&one, 1}; });
     rejected("kept ", [&](Arguments&, Call& c) { c.kept = {&one, 1}; });
     for (const double x : result) EXPECT_EQ(x, 7);

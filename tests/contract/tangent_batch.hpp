@@ -48,6 +48,11 @@ struct BatchDirections {
     const auto views = parameters.parameter_views();
     return {views.mixing, views.query_map, views.key_map};
   }
+  ParameterTangents<accumulator_t<T>> parameters_of_head(Index h) {
+    auto views = parameter_views();
+    views.mixing = views.mixing.of_head(h);
+    return views;
+  }
 };
 
 TYPED_TEST_P(BatchTangent, IsThatOfEverySequenceAndHeadAloneInAnyLayoutWithAnyThreads) {
@@ -74,9 +79,9 @@ TYPED_TEST_P(BatchTangent, IsThatOfEverySequenceAndHeadAloneInAnyLayoutWithAnyTh
           write_tangents<TypeParam>(
               TangentArguments<Inputs<T>>{head,
                                           detail::head_tangents(in, x.views(), s, h),
-                                          x.parameter_views(),
+                                          x.parameters_of_head(h),
                                           {alone.value, alone.tangent}},
-              batch.shared(), batch.blocks());
+              batch.of_head(h), batch.blocks());
           EXPECT_TRUE(
               same_bits(alone.value, dense(detail::head_output(in, out.view(), s, h))) &&
               same_bits(alone.tangent, dense(detail::head_output(in, tangent.view(), s, h))))
@@ -126,6 +131,13 @@ TYPED_TEST_P(BatchTangent, ErrorsNameTheArgumentBeforeAnythingIsWritten) {
            [&](Arguments& a) { a.tangents.v = in(12, 2, 2); });
   rejected("tangents.normalizer_q has shape ",
            [&](Arguments& a) { a.tangents.normalizer_q = in(12, 1, 2); });
+  if (TypeParam().mixes) {
+    rejected("parameters.mixing has 2 matrices, expected 1, as many as mixing", [&](Arguments& a) {
+      a.parameters.mixing = {data.data(), Pattern(3, 3), 2, 9};
+    });
+    p.set_mixing(Pattern(3, 3), rng, 0.1, 3);
+    rejected("mixing has 3 matrices, expected 1, for one head", [](Arguments&) {});
+  }
   for (const double x : result) EXPECT_EQ(x, 7);
 }
 

@@ -36,9 +36,10 @@ class RandomBatch {
 
   RandomBatch(const AnyBatchGradient& form, std::uint64_t seed)
       : form_(form), rng_(seed), packed_(rng_.chance(0.5)) {
-    const bool many = seed % 8 == 5;  // more pairs than are summed one by one
-    sequences_ = many ? 9 : rng_.integer(1, 4);
-    heads_ = many ? 8 : rng_.integer(1, 3);
+    const bool many = seed % 8 == 5;     // more pairs than are summed one by one
+    const bool longer = seed % 16 == 5;  // also of a head
+    sequences_ = longer ? 70 : many ? 9 : rng_.integer(1, 4);
+    heads_ = longer ? 2 : many ? 8 : rng_.integer(1, 3);
     shared_ = random_gradient<T>(form, seed, many ? Size::kSmall : Size::kAny);
     const bool equal = shared_.op.normalizer.sums() == WeightSums::kCrossQuery;
     if (equal) packed_ = false;
@@ -46,14 +47,17 @@ class RandomBatch {
     blocks_ = {{rng_.integer(3, 8)}, {rng_.integer(3, 8)}};
     if (equal) blocks_ = {{lengths_[kQ][0] / 2}, {lengths_[kK][0] / 2}};
     if (form.causal) blocks_.keys = blocks_.queries;
+    const bool per_head = form.mixes && seed % 2 == 1;
     shared_.set_mixing(form.mixes ? Pattern(12, 12, 12, rng_.integer(0, 12)) : Pattern(1, 1), rng_,
-                       0.1);
+                       0.1, per_head ? heads_ : 1);
     draw_tensors();
   }
 
   Index sequences() const { return sequences_; }
   Index heads() const { return heads_; }
   const GradientProblem<T>& shared() const { return shared_; }
+  /// The parameters of head h.
+  GradientProblem<T> of_head(Index h) const { return shared_.of_head(h); }
   const BatchBlocks& blocks() const { return blocks_; }
   const BatchInputs<T>& inputs() const { return in_; }
   TensorView<const T> dout() const { return values_.back().view(); }
@@ -88,13 +92,13 @@ class RandomBatch {
   Buffers gradients_alone(Index s, Index h) const {
     const Inputs<T> head = detail::head_inputs(in_, s, h);
     const auto dout_head = detail::head_output(in_, dout(), s, h);
-    GradientProblem<T> p = shared_;
+    GradientProblem<T> p = of_head(h);
     for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
       p.tensors[part] = get(part, s, h, values_);
     Buffers g(p);
     add_gradients(form_.head,
-                  GradientArguments<Inputs<T>>{head, dout_head, g.views(), g.parameter_views()},
-                  shared_, blocks_);
+                  GradientArguments<Inputs<T>>{head, dout_head, g.views(), g.parameter_views()}, p,
+                  blocks_);
     return g;
   }
   /// Returns a part of one head.
@@ -149,7 +153,7 @@ class RandomBatch {
   Random rng_;
   bool packed_;
   Index sequences_ = 0, heads_ = 0;
-  GradientProblem<T> shared_;  // operator and mixing matrix
+  GradientProblem<T> shared_;  // operator and mixing matrices
   BatchBlocks blocks_{};
   std::array<std::vector<Index>, 2> lengths_, offsets_;  // of queries and keys
   std::vector<StridedTensor<T>> values_;  // q, k, v, normalizer_q, normalizer_k, dout

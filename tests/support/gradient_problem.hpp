@@ -46,13 +46,21 @@ struct GradientProblem {
   Matrix<T> dout;
   CrossBlocks<AnyPartition, AnyPartition> blocks;
   Pattern pattern;
-  Matrix<A> coefficients;  // [1, pattern.size()]
+  Matrix<A> coefficients;  // [heads with a matrix or 1, pattern.size()]
   Operator<AnyMap<A>, AnyMap<A>, AnyNormalizer> op;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
   bool mixes = true;  // true if the coefficients are parameters
 
-  MixingView<const A> mixing() const { return {coefficients.data(), pattern}; }
+  MixingView<const A> mixing() const {
+    return {coefficients.data(), pattern, coefficients.rows(), pattern.size()};
+  }
+  /// The same with the mixing matrix of head h.
+  GradientProblem of_head(Index h) const {
+    GradientProblem head = *this;
+    head.coefficients = coefficients.row(coefficients.rows() == 1 ? 0 : h);
+    return head;
+  }
   Index queries() const { return tensors[kQ].rows(); }
   Index keys() const { return tensors[kK].rows(); }
   static Mask mask(const Matrix<bool>& m) {
@@ -68,10 +76,10 @@ struct GradientProblem {
             .key_mask = mask(key_mask)};
   }
   /// Sets the coefficients, and zeros after the ends of the rows.
-  void set_mixing(const Pattern& of, Random& rng, double low) {
+  void set_mixing(const Pattern& of, Random& rng, double low, Index heads = 1) {
     pattern = of;
-    coefficients = Matrix<A>::Zero(1, of.size());
-    MixingView<A>(coefficients.data(), of).for_each([&](A& c) {
+    coefficients = Matrix<A>::Zero(heads, of.size());
+    MixingView<A>(coefficients.data(), of, heads, of.size()).for_each([&](A& c) {
       c = static_cast<A>(rng.uniform(low, 1));
     });
   }
@@ -79,15 +87,16 @@ struct GradientProblem {
     const auto shape = [](const auto& m) { return detail::shape_text({m.rows(), m.cols()}); };
     return "seed " + std::to_string(seed) + ": q " + shape(tensors[kQ]) + ", k " +
            shape(tensors[kK]) + ", v " + shape(tensors[kV]) + ", own q " +
-           shape(tensors[kNormalizerQ]) + ", mixing " + shape(pattern) +
-           (pattern.sparse() ? " in lists" : " in a band") + ", maps " + op.query_map.name() + "/" +
-           op.key_map.name() + ", normalizer " + std::to_string(op.normalizer.normalizer.index()) +
-           ", scale " + std::to_string(op.scale) + (query_mask.size() > 0 ? ", query mask" : "") +
+           shape(tensors[kNormalizerQ]) + ", " + std::to_string(coefficients.rows()) + " mixing " +
+           shape(pattern) + (pattern.sparse() ? " in lists" : " in a band") + ", maps " +
+           op.query_map.name() + "/" + op.key_map.name() + ", normalizer " +
+           std::to_string(op.normalizer.normalizer.index()) + ", scale " +
+           std::to_string(op.scale) + (query_mask.size() > 0 ? ", query mask" : "") +
            (key_mask.size() > 0 ? ", key mask" : "");
   }
 };
 
-/// Memory for the gradient of every part. The mixing matrix is a flat row of numbers.
+/// Memory for the gradient of every part. A mixing matrix is a flat row of numbers.
 template <class T>
 struct GradientBuffers {
   using A = accumulator_t<T>;
@@ -101,8 +110,8 @@ struct GradientBuffers {
   GradientBuffers(const GradientProblem<T>& p, Start&& start)
       : tensors(p.tensors), pattern(p.pattern) {
     const auto flat = [](const AnyMap<A>& map) { return Matrix<A>(1, map.weights()); };
-    parameters = {Matrix<A>(1, p.mixes ? pattern.size() : 0), flat(p.op.query_map),
-                  flat(p.op.key_map)};
+    parameters = {Matrix<A>(p.coefficients.rows(), p.mixes ? pattern.size() : 0),
+                  flat(p.op.query_map), flat(p.op.key_map)};
     for_each([&](Part, auto& m) {
       using Number = typename std::remove_cvref_t<decltype(m)>::Scalar;
       for (Number& x : m.reshaped()) x = static_cast<Number>(static_cast<A>(start()));
@@ -131,7 +140,7 @@ struct GradientBuffers {
   ParameterGradients<A> parameter_views() {
     auto& [mixing, query_map, key_map] = parameters;
     ParameterGradients<A> views;
-    if (mixing.size() > 0) views.mixing = {mixing.data(), pattern};
+    if (mixing.size() > 0) views.mixing = {mixing.data(), pattern, mixing.rows(), pattern.size()};
     views.query_map = {query_map.data(), static_cast<std::size_t>(query_map.size())};
     views.key_map = {key_map.data(), static_cast<std::size_t>(key_map.size())};
     return views;

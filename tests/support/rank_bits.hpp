@@ -28,12 +28,13 @@ TensorView<T> middle_tokens(TensorView<T> t, Index begin, Index count) {
 }
 
 /// Checks a batch [B,N,H,D] in blocks of `length`, with weights in both maps.
+/// \param matrices  1, or a mixing matrix per head
 template <class Form, class C>
 void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, Index blocks,
-                                            Index length) {
+                                            Index length, Index matrices = 1) {
   auto p = complete_problem<float>(typename Form::Alone());
   Random rng(static_cast<std::uint64_t>(batch));
-  p.set_mixing(Pattern(blocks, blocks), rng, 0.1);
+  p.set_mixing(Pattern(blocks, blocks), rng, 0.1, matrices);
   const Index n = blocks * length - 1, d = p.tensors[kQ].cols();
   Tensor<float> q({batch, n, heads, d}), k = q, v = q, dout = q, dq = q, expected = q;
   for (Tensor<float>* t : {&q, &k, &v, &dout}) {
@@ -127,12 +128,17 @@ void expect_bits_of_one_stream(C& comm, std::size_t axis) {
   };
   const Tensor<float> q = random(kWidth), k = random(kWidth), v = random(kValues);
   Tensor<float> expected = v, out = v;
-  const auto mixing = locality<float>(4);
-  const auto states_of = [](const auto& stream, Index count) {
-    return std::vector(static_cast<std::size_t>(count), stream.start());
+  auto mixing = per_head(locality<float>(4), kHeads);
+  mixing.view().for_each([&rng](float& c) { c = static_cast<float>(rng.uniform()); });
+  const auto states_of = [](const auto& stream, Index first, Index heads) {
+    std::vector<StreamingState<float>> states;
+    for (Index pair = 0; pair < kSequences * heads; ++pair) {
+      states.push_back(stream.start(first + pair % heads));
+    }
+    return states;
   };
   const Streaming<float> whole({.width = kWidth, .values = kValues, .block_length = 4}, mixing);
-  auto states = states_of(whole, kSequences * kHeads);
+  auto states = states_of(whole, 0, kHeads);
 
   const auto borders = random_split(rng, axis == 2 ? kHeads : kValues, comm.size());
   const auto r = static_cast<std::size_t>(comm.rank());
@@ -142,7 +148,8 @@ void expect_bits_of_one_stream(C& comm, std::size_t axis) {
   };
   const Streaming<float> stream(
       {.width = kWidth, .values = axis == 2 ? kValues : count, .block_length = 4}, mixing);
-  auto part_states = states_of(stream, kSequences * (axis == 2 ? count : kHeads));
+  auto part_states =
+      axis == 2 ? states_of(stream, borders[r], count) : states_of(stream, 0, kHeads);
   const auto append_rank =
       axis == 2 ? &distributed::append_heads<C, float, Operator<>, MixingMatrix<float>>
                 : &distributed::append_values<C, float, Operator<>, MixingMatrix<float>>;

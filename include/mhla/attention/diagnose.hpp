@@ -37,7 +37,7 @@ struct Diagnosis {
 };
 
 /// Returns the attention matrix of bidirectional() with these arguments (in.v is not read), and its
-/// figures. Rows of masked queries are 0. Of a mixing matrix per head it takes of_head(h).
+/// figures. Rows of masked queries are 0. A head with a mixing matrix of its own passes of_head(h).
 /// \throws as bidirectional does. Cost: O(N^3) time, O(M*D*N + N^2) memory.
 template <Scalar T, AttentionBlocks Blocks, OperatorOn<T> Op = Operator<>>
 Diagnosis<accumulator_t<T>> diagnose(

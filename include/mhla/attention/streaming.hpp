@@ -89,7 +89,7 @@ class Streaming {
   /// many as an Index counts.
   Index capacity() const { return capacity_; }
   /// Mixing matrices: H, or 1 if all heads share one.
-  Index heads() const { return mixing_.view().heads(); }
+  Index heads() const { return mixing_.heads(); }
 
  private:
   static constexpr const char* kName = "Streaming";
@@ -102,7 +102,7 @@ class Streaming {
     return std::max(raw_size<A, query_map_t<Op>>(width), raw_size<A, key_map_t<Op>>(width));
   }
   detail::StreamMemory<A, View> memory(detail::Arena& arena, Index head) const {
-    return {kName, arena, head_, mixing_.view().of_head(head), sizes_.block_length};
+    return {kName, arena, head_, mixing_.of_head(head), sizes_.block_length};
   }
   detail::CausalScratch<A> piece_scratch(detail::Arena& arena) const {
     return {kName, arena, raw(), raw(), head_};

@@ -10,6 +10,7 @@
 
 #include "mhla/attention/bidirectional_head.hpp"
 #include "mhla/attention/causal.hpp"
+#include "mhla/attention/form.hpp"
 #include "mhla/attention/heads.hpp"
 #include "mhla/attention/overlap.hpp"
 #include "mhla/core/arch.hpp"
@@ -120,6 +121,7 @@ struct RankForm {
     signature.add("q", "sequences", sequences(in));
     signature.add("q", "heads", heads(in));
     signature.add("q", "bytes a number", sizeof(scalar_of<In>));
+    signature.add("mixing", "matrices", mixing.heads());
     signature.add("mixing", "rows", mixing.rows());
     signature.add("mixing", "columns", mixing.cols());
     signature.add_bits("mixing", "coefficients", mixing_bits());
@@ -152,7 +154,7 @@ struct RankForm {
   Fingerprint mixing_bits() const {
     const Pattern& pattern = mixing.pattern();
     Fingerprint bits;
-    bits.add(mixing.storage());
+    for (Index h = 0; h < mixing.heads(); ++h) bits.add(mixing.of_head(h).storage());
     for (Index i = 0; i < mixing.rows(); ++i) {
       if (pattern.sparse()) {
         const auto list = pattern.row(i);
@@ -183,7 +185,7 @@ struct RankForm {
   }
 };
 
-/// Gives all ranks the rows of a mixing matrix that each rank has written.
+/// Gives all ranks the rows of mixing matrices that each rank has written.
 template <distributed::Communicator C, class A>
 void gather_rows(C& comm, const MixingView<A>& m, const Borders& rows) {
   const Pattern& pattern = m.pattern();
@@ -193,9 +195,11 @@ void gather_rows(C& comm, const MixingView<A>& m, const Borders& rows) {
                     : i < m.rows()    ? pattern.row(i).first
                                       : pattern.size());
   }
-  const distributed::SharedRows numbers{reinterpret_cast<std::byte*>(m.storage().data()),
-                                        sizeof(A)};
-  comm.all_gather(std::span(&numbers, 1), first).wait();
+  std::vector<distributed::SharedRows> numbers;
+  for (Index h = 0; h < m.heads(); ++h) {
+    numbers.push_back({reinterpret_cast<std::byte*>(m.of_head(h).storage().data()), sizeof(A)});
+  }
+  comm.all_gather(numbers, first).wait();
 }
 
 /// Checks a call on this rank and with other ranks; returns the split of each sequence.
@@ -208,7 +212,7 @@ std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form,
                             Check&& check) {
   const Index sequence_count = sequences(in);
   agree(comm, form.name, [&](CallSignature& signature) {
-    expect_batch(form.name, in, out, argument);
+    expect_batch_of(form, in, out, argument);
     for (Index s = 0; s < sequence_count && heads(in) > 0; ++s) {
       form.check(head_inputs(in, s, 0), head_output(in, out, s, 0), argument);
     }

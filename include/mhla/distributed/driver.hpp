@@ -168,7 +168,7 @@ void run_ranks(C& comm, const Form& form, const In& in,
                              shared_rows([&](auto&& f) { head.for_each_array(f); }));
       steps.summarize(head, pair.summaries());
     } else {
-      steps.read(pair.head(), form.mixing, head_output(in, out, s, h), pair.summaries());
+      steps.read(pair.head(), form.mixing.of_head(h), head_output(in, out, s, h), pair.summaries());
     }
   });
   pairs.wait();
@@ -183,13 +183,13 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
   using A = sum_of<In>;
   const std::vector<Split> splits =
       agree_on(comm, form, in, dout, "dout", call, [&](CallSignature& signature) {
-        expect_parameters(form.name, form.mixing.pattern(), form.op, parameters);
+        expect_parameters(form.name, form.mixing, form.op, parameters);
         expect_batch_gradients(form.name, in, gradients);
         for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
           expect_gradients(form.name, head_inputs(in, s, 0), head_gradients(in, gradients, s, 0));
         }
         expect_separate_gradients(form.name, in, dout, gradients, parameters,
-                                  form.mixing.storage());
+                                  mixing_places<scalar_of<In>>(form));
         signature.add("parameters.mixing", "presence", parameters.mixing.absent() ? 0 : 1);
         signature.add("parameters.query_map", "presence", parameters.query_map.empty() ? 0 : 1);
         signature.add("parameters.key_map", "presence", parameters.key_map.empty() ? 0 : 1);
@@ -205,7 +205,7 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
   const Index count = sequences(in) * heads(in), step_count = weights ? 4 : 3;
   InFlightHeads<Pair> pairs(form.name, step_count, most_bytes(in, form.blocks, splits, make));
   const RankSteps steps(comm, pairs, call.executor);
-  const ParameterSizes sizes = parameter_sizes(form.mixing.pattern(), form.op);
+  const ParameterSizes sizes = parameter_sizes(form.mixing, form.op);
   Scratch memory(form.name, {}, counted_bytes([&](Arena& arena) {
                    return PairSums<A>(form.name, arena, count, sizes);
                  }));
@@ -221,7 +221,7 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
       auto& head =
           pair.open(pairs.memory(p), head_inputs(in, s, h), form.blocks, split.shares, make);
       head.set(head_output(in, dout, s, h), head_gradients(in, gradients, s, h),
-               sums.of_group(group, parameters));
+               sums.of_pair(group, p, parameters));
       pair.summaries().begin(split.summaries,
                              shared_rows([&](auto&& f) { head.for_each_array(f); }));
       steps.summarize(head, pair.summaries());
@@ -232,9 +232,9 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
     if (step == 1) {
       pair.mixtures().begin(split.mixtures,
                             shared_rows([&](auto&& f) { head.for_each_mixture_array(f); }));
-      steps.read_queries(head, form.mixing, pair.mixtures());
+      steps.read_queries(head, form.mixing.of_head(h), pair.mixtures());
     } else if (step == 2) {
-      steps.read_keys(head, form.mixing);
+      steps.read_keys(head, form.mixing.of_head(h));
       if (!weights) return;
       pair.start(comm, split.query_parts,
                  shared_rows([&](auto&& f) { head.query_parts().for_each_array(f); }));

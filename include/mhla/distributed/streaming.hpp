@@ -25,7 +25,7 @@ namespace distributed {
 
 /// Streaming's append of a batch, where rank r has heads [heads[r], heads[r + 1]).
 /// \param heads   borders, as from even_split
-/// \param states  [B * own heads], the heads of a sequence side by side
+/// \param states  [B * own heads], the heads of a sequence side by side; start(h) of head h of all
 /// \param in      [B,n,own heads,...]
 /// \param out     [B,n,H,E] of all heads, whose rows [H,E] are contiguous
 /// \throws shape_error, option_error on all ranks, before any state has changed, if the arguments

@@ -89,7 +89,7 @@ std::size_t bidirectional_gradient_workspace_bytes(const In& in, const Blocks& b
                                                    const Op& op, const ExecutorRef& executor) {
   return detail::form_gradient_bytes(
       detail::bidirectional_form(in, blocks, mixing, op, "bidirectional_gradient"), in,
-      detail::parameter_sizes(mixing.pattern(), op), executor);
+      detail::parameter_sizes(mixing, op), executor);
 }
 
 template <AttentionInputs In, AttentionBlocks Blocks,
@@ -99,9 +99,9 @@ void bidirectional_gradient(const In& in, const Blocks& blocks, const detail::mi
                             const detail::gradients_of<In>& gradients,
                             const detail::parameters_of<In>& parameters, const Call& call) {
   const auto form = detail::bidirectional_form(in, blocks, mixing, op, "bidirectional_gradient");
-  detail::expect_parameters(form.name, mixing.pattern(), op, parameters);
-  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing.pattern(), op),
-                       parameters, call);
+  detail::expect_parameters(form.name, mixing, op, parameters);
+  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing, op), parameters,
+                       call);
 }
 
 }  // namespace MHLA_TARGET

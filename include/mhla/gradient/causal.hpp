@@ -228,7 +228,7 @@ requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
     const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing, const Op& op,
     const ExecutorRef& executor) {
   return detail::form_gradient_bytes(detail::causal_form(in, blocks, mixing, op, "causal_gradient"),
-                                     in, detail::parameter_sizes(mixing.pattern(), op), executor);
+                                     in, detail::parameter_sizes(mixing, op), executor);
 }
 
 template <AttentionInputs In, BlocksOf Blocks, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -238,9 +238,9 @@ void causal_gradient(const In& in, const Blocks& blocks, const detail::mixing_of
                      const detail::gradients_of<In>& gradients,
                      const detail::parameters_of<In>& parameters, const Call& call) {
   const auto form = detail::causal_form(in, blocks, mixing, op, "causal_gradient");
-  detail::expect_parameters(form.name, mixing.pattern(), op, parameters);
-  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing.pattern(), op),
-                       parameters, call);
+  detail::expect_parameters(form.name, mixing, op, parameters);
+  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(mixing, op), parameters,
+                       call);
 }
 
 }  // namespace MHLA_TARGET

@@ -190,8 +190,8 @@ requires CausalOperator<Op> std::size_t causal_gradient_workspace_bytes(
     const In& in, const Blocks& blocks, const M& mixing, const Op& op,
     const ExecutorRef& executor) {
   const auto form = detail::causal_decay_form(in, blocks, mixing, op, "causal_gradient");
-  return detail::form_gradient_bytes(
-      form, in, detail::parameter_sizes(form.mixing.matrix().pattern(), op), executor);
+  return detail::form_gradient_bytes(form, in, detail::parameter_sizes(form.mixing.matrix(), op),
+                                     executor);
 }
 
 template <AttentionInputs In, BlocksOf Blocks, DecayTerms<detail::sum_of<In>> M,
@@ -203,9 +203,9 @@ void causal_gradient(const In& in, const Blocks& blocks, const M& mixing, const 
                      const detail::parameters_of<In>& parameters, const Call& call) {
   const auto form = detail::causal_decay_form(in, blocks, mixing, op, "causal_gradient");
   detail::expect_decay(form.name, form.mixing);
-  const Pattern band = form.mixing.matrix().pattern();
-  detail::expect_parameters(form.name, band, op, parameters);
-  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(band, op), parameters,
+  const auto terms = form.mixing.matrix();
+  detail::expect_parameters(form.name, terms, op, parameters);
+  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(terms, op), parameters,
                        call);
 }
 

@@ -45,17 +45,22 @@ void expect_gradients(const char* function, const Inputs<T>& in, const Gradients
 
 /// Throws unless the gradients or tangents of the parameters are absent or as large as the
 /// parameters.
-template <class Parameters, class Op>
-void expect_parameters(const char* function, const Pattern& mixing, const Op& op,
+template <class A, class Op, class Parameters>
+void expect_parameters(const char* function, const MixingView<A>& mixing, const Op& op,
                        const Parameters& parameters) {
   const auto text = [](const Pattern& p) {
     return shape_text({p.rows(), p.cols()}) + " and " +
            (p.sparse() ? std::to_string(p.size()) + " listed coefficients"
                        : "rows of up to " + std::to_string(p.width()));
   };
-  if (!parameters.mixing.absent() && parameters.mixing.pattern() != mixing) {
-    fail_shape(function, "parameters.mixing", "has shape " + text(parameters.mixing.pattern()),
-               "the shape and the pattern of mixing, " + text(mixing));
+  const auto& own = parameters.mixing;
+  if (!own.absent() && own.pattern() != mixing.pattern()) {
+    fail_shape(function, "parameters.mixing", "has shape " + text(own.pattern()),
+               "the shape and the pattern of mixing, " + text(mixing.pattern()));
+  }
+  if (!own.absent() && own.heads() != mixing.heads()) {
+    fail_shape(function, "parameters.mixing", "has " + std::to_string(own.heads()) + " matrices",
+               std::to_string(mixing.heads()) + ", as many as mixing");
   }
   const auto expect = [&](const char* argument, auto weights, Index count) {
     if (!weights.empty() && static_cast<Index>(weights.size()) != count) {
@@ -69,18 +74,24 @@ void expect_parameters(const char* function, const Pattern& mixing, const Op& op
 
 /// Throws if a gradient shares an element with another gradient, the inputs, dout or the mixing
 /// matrix. The mixing matrix is read after the first gradient is written.
-/// \param mixing  its numbers, empty if the form has none
+/// \param mixing  its numbers (mixing_places)
 template <class In, class Out, class G, class A>
 void expect_separate_gradients(const char* function, const In& in, const Out& dout,
                                const G& gradients, const ParameterGradients<A>& parameters,
-                               std::span<const A> mixing) {
+                               const TensorView<const scalar_of<In>>& mixing) {
   using T = scalar_of<In>;
+  const MixingView<A>& dm = parameters.mixing;
+  if (dm.heads() > 1 && dm.head_stride() < dm.pattern().size()) {
+    fail_option(function, "parameters.mixing",
+                "has a head stride of " + std::to_string(dm.head_stride()),
+                "at least " + std::to_string(dm.pattern().size()) + ", the numbers of a matrix");
+  }
   const NamedTensor<T> all[] = {{"gradients.q", as_batch(gradients.q)},
                                 {"gradients.k", as_batch(gradients.k)},
                                 {"gradients.v", as_batch(gradients.v)},
                                 {"gradients.normalizer_q", as_batch(gradients.normalizer_q)},
                                 {"gradients.normalizer_k", as_batch(gradients.normalizer_k)},
-                                {"parameters.mixing", places_of<T, A>(parameters.mixing.storage())},
+                                {"parameters.mixing", places_of<T>(dm)},
                                 {"parameters.query_map", places_of<T, A>(parameters.query_map)},
                                 {"parameters.key_map", places_of<T, A>(parameters.key_map)},
                                 {"q", as_batch(in.q)},
@@ -89,7 +100,7 @@ void expect_separate_gradients(const char* function, const In& in, const Out& do
                                 {"normalizer_q", as_batch(in.normalizer_q)},
                                 {"normalizer_k", as_batch(in.normalizer_k)},
                                 {"dout", as_batch(dout)},
-                                {"mixing", places_of<T, A>(mixing)}};
+                                {"mixing", mixing}};
   expect_separate<T>(function, all, 8);
 }
 

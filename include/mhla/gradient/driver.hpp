@@ -6,7 +6,8 @@
 /// Each (sequence, head) pair writes the gradients of its tensors. Gradients of shared parameters
 /// are summed over up to kPairGroups groups of consecutive pairs. Each group adds its pairs in
 /// order, and then the groups are added in order, so the sum is the same for any executor. The
-/// whole sum is added once to the caller's memory.
+/// whole sum is added once to the caller's memory. The gradient of a mixing matrix per head is a
+/// sum over the sequences alone, in the same order.
 
 #include <algorithm>
 #include <optional>
@@ -88,24 +89,29 @@ void expect_batch_gradients(const char*, const Inputs<T>&, const Gradients<T>&) 
 /// Sizes of the shared parameters.
 struct ParameterSizes {
   Pattern mixing{};
+  Index heads = 1;  ///< with a mixing matrix of their own; 1 if they share one
   Index query_map = 0, key_map = 0;
-
-  Index all() const { return mixing.size() + query_map + key_map; }
 };
 
-template <class Op>
-ParameterSizes parameter_sizes(const Pattern& mixing, const Op& op) {
-  return {mixing, op.query_map.weights(), op.key_map.weights()};
+template <class A, class Op>
+ParameterSizes parameter_sizes(const MixingView<A>& mixing, const Op& op) {
+  return {mixing.pattern(), mixing.heads(), op.query_map.weights(), op.key_map.weights()};
 }
 
-/// The gradients of shared parameters, summed over groups of pairs.
+/// The gradients of shared parameters, summed over groups of pairs. A group has a matrix for each
+/// mixing matrix of its pairs: pair begin(g) + n of group g adds to matrix n modulo the heads.
 template <class A>
 class PairSums {
  public:
   PairSums(const char* function, Arena& arena, Index pairs, const ParameterSizes& sizes)
-      : pairs_(pairs), groups_(std::min(pairs, kPairGroups)), sizes_(sizes) {
+      : pairs_(pairs),
+        groups_(std::min(pairs, kPairGroups)),
+        sizes_(sizes),
+        matrices_(std::min(sizes.heads, ceil_div(pairs, std::max<Index>(groups_, 1)))),
+        mixing_size_(checked_product(function, "workspace", {matrices_, sizes.mixing.size()})),
+        stride_(mixing_size_ + sizes.query_map + sizes.key_map) {
     // A single pair adds to the caller's memory directly.
-    sums_ = arena.take<A>(function, {groups_ > 1 ? groups_ : 0, sizes_.all()});
+    sums_ = arena.take<A>(function, {groups_ > 1 ? groups_ : 0, stride_});
   }
 
   Index groups() const { return groups_; }
@@ -122,44 +128,69 @@ class PairSums {
       }
     }
   }
-  /// Memory that the pairs of group g add to.
-  ParameterGradients<A> of_group(Index g, const ParameterGradients<A>& wanted) const {
-    return groups_ > 1 ? sums_of_group(g, wanted) : wanted;
+  /// Memory that a pair of group g adds to.
+  ParameterGradients<A> of_pair(Index g, Index pair, const ParameterGradients<A>& wanted) const {
+    ParameterGradients<A> sums = groups_ > 1 ? sums_of_group(g, wanted) : wanted;
+    sums.mixing = sums.mixing.of_head((pair - begin(g)) % sizes_.heads);
+    return sums;
   }
   /// Sums the groups in order and adds the sum.
   void finish(const ParameterGradients<A>& sums) const {
     if (groups_ <= 1) return;
-    const ParameterGradients<A> total = sums_of_group(0, sums);
-    for (Index g = 1; g < groups_; ++g) add(sums_of_group(g, sums), total);
-    add(total, sums);
+    for (Index h = 0; h < sums.mixing.heads(); ++h) {
+      add_groups(
+          sums.mixing.of_head(h).storage(),
+          [&](Index g, const auto& group_sums) {
+            const Index matrix = (h + sizes_.heads - begin(g) % sizes_.heads) % sizes_.heads;
+            return matrix < begin(g + 1) - begin(g) ? group_sums.mixing.of_head(matrix).storage()
+                                                    : std::span<A>();
+          },
+          sums);
+    }
+    add_groups(
+        sums.query_map, [](Index, const auto& of) { return of.query_map; }, sums);
+    add_groups(
+        sums.key_map, [](Index, const auto& of) { return of.key_map; }, sums);
   }
 
  private:
   ParameterGradients<A> sums_of_group(Index g, const ParameterGradients<A>& wanted) const {
-    A* const first = sums_ + g * sizes_.all();
+    A* const first = sums_ + g * stride_;
     ParameterGradients<A> group_sums;
-    if (!wanted.mixing.absent()) group_sums.mixing = {first, sizes_.mixing};
+    if (!wanted.mixing.absent()) {
+      group_sums.mixing = {first, sizes_.mixing, matrices_, sizes_.mixing.size()};
+    }
     if (!wanted.query_map.empty()) {
-      group_sums.query_map = {first + sizes_.mixing.size(), wanted.query_map.size()};
+      group_sums.query_map = {first + mixing_size_, wanted.query_map.size()};
     }
     if (!wanted.key_map.empty()) {
-      group_sums.key_map = {first + sizes_.mixing.size() + sizes_.query_map, wanted.key_map.size()};
+      group_sums.key_map = {first + mixing_size_ + sizes_.query_map, wanted.key_map.size()};
     }
     return group_sums;
   }
-  static void add(const ParameterGradients<A>& from, const ParameterGradients<A>& to) {
-    const auto add_numbers = [](std::span<const A> numbers, std::span<A> sums) {
-      add_to(numbers.data(), sums.data(), std::ssize(numbers));
-    };
-    add_numbers(from.mixing.storage(), to.mixing.storage());
-    add_numbers(from.query_map, to.query_map);
-    add_numbers(from.key_map, to.key_map);
+  /// Adds the sum of some numbers of all groups.
+  /// \param part  part(g, sums of group g): the numbers, empty if the group has none
+  template <class Part>
+  void add_groups(std::span<A> to, const Part& part, const ParameterGradients<A>& wanted) const {
+    std::span<A> total;
+    for (Index g = 0; g < groups_; ++g) {
+      const std::span<A> numbers = part(g, sums_of_group(g, wanted));
+      if (total.empty()) {
+        total = numbers;
+      } else if (!numbers.empty()) {
+        add_to(numbers.data(), total.data(), std::ssize(total));
+      }
+    }
+    add_to(total.data(), to.data(), std::ssize(total));
   }
 
   Index pairs_;
   Index groups_;
   ParameterSizes sizes_;
-  A* sums_ = nullptr;  // [groups, parameters]
+  Index matrices_;     // of a group
+  Index mixing_size_;  // their numbers
+  Index stride_;
+  A* sums_ = nullptr;  // [groups, stride]
 };
 
 /// The memory of a batch's gradient and the order of its work.
@@ -182,9 +213,8 @@ class PairGroups {
   template <class Run>
   void run(const ParameterGradients<A>& sums, const ExecutorRef& executor, Run&& run) const {
     const auto run_group = [&](Index g, Index w, const ExecutorRef& x) {
-      const ParameterGradients<A> group_sums = sums_.of_group(g, sums);
       for (Index pair = sums_.begin(g); pair < sums_.begin(g + 1); ++pair) {
-        run(pair / heads_, pair % heads_, group_sums, shares_ + w * share_, x);
+        run(pair / heads_, pair % heads_, sums_.of_pair(g, pair, sums), shares_ + w * share_, x);
       }
     };
     sums_.start(sums);
@@ -217,16 +247,15 @@ void run_gradient(const Form& form, const In& in, const std::type_identity_t<dou
                   const gradients_of<In>& gradients, const ParameterSizes& sizes,
                   const ParameterGradients<sum_of<In>>& parameters, const Call& call) {
   using A = sum_of<In>;
-  expect_batch(form.name, in, dout, "dout");
+  expect_batch_of(form, in, dout, "dout");
   expect_batch_gradients(form.name, in, gradients);
   for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
     const auto head = head_inputs(in, s, 0);
     form.check(head, head_output(in, dout, s, 0), "dout");
     expect_gradients(form.name, head, head_gradients(in, gradients, s, 0));
   }
-  std::span<const A> mixing;
-  if constexpr (requires { form.mixing.storage(); }) mixing = form.mixing.storage();
-  expect_separate_gradients(form.name, in, dout, gradients, parameters, mixing);
+  expect_separate_gradients(form.name, in, dout, gradients, parameters,
+                            mixing_places<scalar_of<In>>(form));
   Scratch scratch(form.name, call.workspace, form_gradient_bytes(form, in, sizes, call.executor));
   const KeptMemory kept(form, in, call.kept, find_kept);
   const PairGroups<A> groups(form, scratch.arena(), in, sizes, call.executor);
@@ -235,7 +264,7 @@ void run_gradient(const Form& form, const In& in, const std::type_identity_t<dou
                  const ExecutorRef& executor) {
                Arena arena(memory);
                std::optional<Arena> keep = kept.arena(s, h);
-               add_gradient(form, arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
+               add_gradient(of_head(form, h), arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
                             head_output(in, dout, s, h), head_gradients(in, gradients, s, h), sums,
                             executor);
              });

@@ -42,11 +42,12 @@ struct BatchGradients {
   TensorView<T> normalizer_k{};
 };
 
-/// Gradients of the parameters that all heads and all items of a batch share, summed in an order
-/// that does not depend on the number of threads.
+/// Gradients of the parameters that all items of a batch share, summed in an order that does not
+/// depend on the number of threads. All heads share the maps, and a mixing matrix unless each has
+/// its own.
 template <Accumulator A>
 struct ParameterGradients {
-  MixingView<A> mixing{};    ///< of the shape and the band of the mixing matrix
+  MixingView<A> mixing{};    ///< of the shape, pattern and heads of the mixing matrix
   std::span<A> query_map{};  ///< the weights of the queries' map, as the map orders them
   std::span<A> key_map{};    ///< the weights of the keys' map
 };

@@ -125,7 +125,7 @@ void expect_linear_parameters(const char* function, const Op& op, const Paramete
   if (!parameters.mixing.absent()) {
     fail_option(function, "parameters.mixing", "is set", "absent: there is no mixing matrix");
   }
-  expect_parameters(function, Pattern(1, 1), op, parameters);
+  expect_parameters(function, no_mixing<float>(), op, parameters);
 }
 
 }  // namespace detail
@@ -136,7 +136,7 @@ std::size_t linear_bidirectional_gradient_workspace_bytes(const In& in, const Op
   const detail::SingleBlockOperator single(op);
   return detail::form_gradient_bytes(
       detail::linear_bidirectional_form(in, single, "linear_bidirectional_gradient"), in,
-      detail::parameter_sizes(Pattern(1, 1), op), executor);
+      detail::parameter_sizes(detail::no_mixing<detail::sum_of<In>>(), op), executor);
 }
 
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -147,15 +147,17 @@ void linear_bidirectional_gradient(const In& in, const Op& op,
   const detail::SingleBlockOperator single(op);
   const auto form = detail::linear_bidirectional_form(in, single, "linear_bidirectional_gradient");
   detail::expect_linear_parameters(form.name, op, parameters);
-  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(Pattern(1, 1), op),
+  detail::run_gradient(form, in, dout, gradients,
+                       detail::parameter_sizes(detail::no_mixing<detail::sum_of<In>>(), op),
                        parameters, call);
 }
 
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
 requires CausalOperator<Op> std::size_t linear_causal_gradient_workspace_bytes(
     const In& in, const Op& op, const ExecutorRef& executor) {
-  return detail::form_gradient_bytes(detail::linear_causal_form(in, op, "linear_causal_gradient"),
-                                     in, detail::parameter_sizes(Pattern(1, 1), op), executor);
+  return detail::form_gradient_bytes(
+      detail::linear_causal_form(in, op, "linear_causal_gradient"), in,
+      detail::parameter_sizes(detail::no_mixing<detail::sum_of<In>>(), op), executor);
 }
 
 template <AttentionInputs In, DifferentiableOperatorOn<detail::scalar_of<In>> Op>
@@ -166,7 +168,8 @@ void linear_causal_gradient(const In& in, const Op& op,
                             const detail::parameters_of<In>& parameters, const Call& call) {
   const auto form = detail::linear_causal_form(in, op, "linear_causal_gradient");
   detail::expect_linear_parameters(form.name, op, parameters);
-  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(Pattern(1, 1), op),
+  detail::run_gradient(form, in, dout, gradients,
+                       detail::parameter_sizes(detail::no_mixing<detail::sum_of<In>>(), op),
                        parameters, call);
 }
 

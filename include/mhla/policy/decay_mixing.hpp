@@ -69,6 +69,9 @@ class DecayMixing {
 
   DecayView<A> view() { return {terms_.data(), static_cast<Index>(terms_.size()) / 2}; }
   DecayView<const A> view() const { return {terms_.data(), static_cast<Index>(terms_.size()) / 2}; }
+  /// All heads share the terms.
+  Index heads() const { return 1; }
+  DecayView<const A> of_head(Index /*h*/) const { return view(); }
   operator DecayView<A>() MHLA_LIFETIMEBOUND { return view(); }              // NOLINT
   operator DecayView<const A>() const MHLA_LIFETIMEBOUND { return view(); }  // NOLINT
 

@@ -63,17 +63,18 @@ class MixingMatrix {
   Index cols() const { return pattern_.cols(); }
   Index heads() const { return values_.rows(); }  ///< H, or 1 if all heads share a matrix
   /// The matrix of head h, or the matrix that all heads share.
-  MixingView<A> of_head(Index h) { return view().of_head(h); }
-  MixingView<const A> of_head(Index h) const { return view().of_head(h); }
-  // Of one matrix only:
+  MixingView<A> of_head(Index h) { return {values_.data() + place(h), pattern_}; }
+  MixingView<const A> of_head(Index h) const { return {values_.data() + place(h), pattern_}; }
+  // One matrix only:
   A operator()(Index i, Index b) const { return view()(i, b); }
   A& at(Index i, Index b) { return view().at(i, b); }
   Matrix<A> dense() const { return view().dense(); }
-  // Of all matrices:
   std::span<A> storage() { return view().storage(); }
   std::span<const A> storage() const { return view().storage(); }
 
  private:
+  Index place(Index h) const { return heads() == 1 ? 0 : h * pattern_.size(); }
+
   Pattern pattern_;
   Matrix<A> values_;  // [heads, max(1, pattern.size())]: data() is not null even if empty
 };

@@ -133,6 +133,7 @@ class MixingView {
 template <class A>
 MixingView<A>::MixingView(A* data, const Pattern& pattern, Index heads, Index head_stride)
     : data_(data), pattern_(pattern), heads_(heads), head_stride_(heads == 1 ? 0 : head_stride) {
+  if (heads == 1) return;
   if (heads < 1 || head_stride < 0) {
     detail::fail_option(
         "MixingView", "heads",

@@ -81,7 +81,7 @@ template <class In, class Blocks, class Op>
 auto bidirectional_tangent_form(const In& in, const Blocks& blocks, const mixing_of<In>& mixing,
                                 const Op& op, const parameter_tangents_of<In>& parameters) {
   const auto form = bidirectional_form(in, blocks, mixing, op, "bidirectional_tangent");
-  expect_parameters(form.name, mixing.pattern(), op, parameters);
+  expect_parameters(form.name, mixing, op, parameters);
   return form;
 }
 

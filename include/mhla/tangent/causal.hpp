@@ -143,7 +143,7 @@ template <class In, class Blocks, class Op>
 auto causal_tangent_form(const In& in, const Blocks& blocks, const mixing_of<In>& mixing,
                          const Op& op, const parameter_tangents_of<In>& parameters) {
   const auto form = causal_form(in, blocks, mixing, op, "causal_tangent");
-  expect_parameters(form.name, mixing.pattern(), op, parameters);
+  expect_parameters(form.name, mixing, op, parameters);
   return form;
 }
 

@@ -90,11 +90,12 @@ void expect_tangents(const char* function, const Inputs<T>& in, const Tangents<T
 
 /// Throws if the output or its tangent has two indices for one element, or shares an element with
 /// the other or with what the call reads.
-/// \param mixing  its numbers, empty if the form has none
+/// \param mixing  its numbers (mixing_places)
 template <class In, class A>
 void expect_separate_tangents(const char* function, const In& in, const tangents_of<In>& tangents,
                               const ParameterTangents<A>& parameters,
-                              const tangent_output_of<In>& out, std::span<const A> mixing) {
+                              const tangent_output_of<In>& out,
+                              const TensorView<const scalar_of<In>>& mixing) {
   using T = scalar_of<In>;
   expect_distinct(function, "out", out.value);
   expect_distinct(function, "tangent", out.tangent);
@@ -110,8 +111,8 @@ void expect_separate_tangents(const char* function, const In& in, const tangents
                                 {"tangents.v", as_batch(tangents.v)},
                                 {"tangents.normalizer_q", as_batch(tangents.normalizer_q)},
                                 {"tangents.normalizer_k", as_batch(tangents.normalizer_k)},
-                                {"mixing", places_of<T, A>(mixing)},
-                                {"parameters.mixing", places_of<T, A>(parameters.mixing.storage())},
+                                {"mixing", mixing},
+                                {"parameters.mixing", places_of<T>(parameters.mixing)},
                                 {"parameters.query_map", places_of<T, A>(parameters.query_map)},
                                 {"parameters.key_map", places_of<T, A>(parameters.key_map)}};
   expect_separate<T>(function, all, 2);
@@ -129,7 +130,7 @@ template <class Form, class In>
 void run_tangent(const Form& form, const In& in, const tangents_of<In>& tangents,
                  const parameter_tangents_of<In>& parameters, const tangent_output_of<In>& out,
                  const Call& call) {
-  expect_batch(form.name, in, out.value, "out");
+  expect_batch_of(form, in, out.value, "out");
   expect_batch_tangents(form.name, in, tangents, out.tangent);
   for (Index s = 0; s < sequences(in) && heads(in) > 0; ++s) {
     const auto head = head_inputs(in, s, 0);
@@ -137,9 +138,8 @@ void run_tangent(const Form& form, const In& in, const tangents_of<In>& tangents
     expect_tangents(form.name, head, head_tangents(in, tangents, s, 0),
                     head_output(in, out.tangent, s, 0));
   }
-  std::span<const sum_of<In>> mixing;
-  if constexpr (requires { form.mixing.storage(); }) mixing = form.mixing.storage();
-  expect_separate_tangents(form.name, in, tangents, parameters, out, mixing);
+  expect_separate_tangents(form.name, in, tangents, parameters, out,
+                           mixing_places<scalar_of<In>>(form));
   if (!call.kept.empty()) {
     fail_option(form.name, "kept", "is set", "none: a tangent keeps nothing");
   }
@@ -148,9 +148,11 @@ void run_tangent(const Form& form, const In& in, const tangents_of<In>& tangents
   for_each_pair(in, call.executor, scratch.bytes().data(), bytes,
                 [&](Index s, Index h, std::byte* memory, const ExecutorRef& executor) {
                   Arena arena(memory);
+                  ParameterTangents<sum_of<In>> of = parameters;
+                  of.mixing = parameters.mixing.of_head(h);
                   write_tangent(
-                      form, arena, head_inputs(in, s, h), head_tangents(in, tangents, s, h),
-                      parameters,
+                      of_head(form, h), arena, head_inputs(in, s, h),
+                      head_tangents(in, tangents, s, h), of,
                       WithTangent<MatrixView<scalar_of<In>>>{head_output(in, out.value, s, h),
                                                              head_output(in, out.tangent, s, h)},
                       executor);
