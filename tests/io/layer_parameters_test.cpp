@@ -59,6 +59,30 @@ TEST(LayersInFiles, ComeBackAsTheyWereSaved) {
   expect_round_trip<LanguageLayer<float>>({.heads = 2, .channels = 16, .chunks = 3});
 }
 
+TEST(LayersInFiles, MayHaveAMixingMatrixPerHead) {
+  VisionOptions vision = kSmallVision;
+  vision.mixing_per_head = true;
+  expect_round_trip<VisionLayer<float>>(vision);
+  expect_round_trip<VideoLayer<float>>({.heads = 2,
+                                        .grid = {2, 4, 4},
+                                        .layout = {1, 2, 2},
+                                        .channels = 24,
+                                        .mixing_per_head = true});
+  expect_round_trip<LanguageLayer<float>>(
+      {.heads = 2, .channels = 16, .chunks = 3, .mixing_per_head = true});
+
+  const VisionLayer<float> layer(vision);
+  SafetensorsWriter writer;
+  save_parameters(writer, "", layer.table(), layer.parameters());
+  const Bytes bytes = writer.to_bytes();
+  const Safetensors file = Safetensors::parse(bytes);
+  const std::string text =
+      message_of<shape_error>([&] { VisionLayer<float>(file, "", kSmallVision); });
+  EXPECT_NE(text.find("piece_attn.conv.weight of shape [2, 4, 4] instead of [4, 4, 1, 1]"),
+            std::string::npos)
+      << text;
+}
+
 TEST(BlocksInFiles, ComeBackAsTheyWereSaved) {
   const VisionOptions attention{
       .heads = 2, .tokens = {4, 4}, .block = {2, 2}, .order = TokenOrder::kBlocks};

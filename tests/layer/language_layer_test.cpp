@@ -27,6 +27,7 @@ struct GroupedLanguageLayer {
             .feature_map = "elu",
             .chunk = 4,
             .chunks = 3,
+            .mixing_per_head = true,
             .short_convolution = true,
             .convolution_bias = true};
   }
@@ -78,6 +79,7 @@ TEST(LanguageLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
                       .feature_map = kMaps[seed % 7],
                       .chunk = rng.integer(1, 5),
                       .chunks = rng.integer(1, 5),
+                      .mixing_per_head = seed % 2 == 1,
                       .short_convolution = rng.chance(0.5),
                       .convolution_bias = rng.chance(0.5),
                       .convolution_taps = rng.integer(1, 5),
@@ -90,6 +92,34 @@ TEST(LanguageLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
     o.expand_v = static_cast<double>(o.heads * rng.integer(1, 4)) / 8;
     expect_definition_and_adjoint<LanguageLayer<double>>(
         rng, o, rng.integer(1, 3), rng.integer(0, o.chunk * o.chunks), "mixing_matrix");
+  }
+}
+
+TEST(LanguageLayer, EqualMatricesPerHeadHaveTheBitsOfTheSharedMatrix) {
+  LanguageOptions options = GroupedLanguageLayer::options();
+  const LanguageLayer<float> shared = [&] {
+    options.mixing_per_head = false;
+    LanguageLayer<float> layer(options);
+    Random rng(3);
+    for (float& p : layer.parameters()) p = static_cast<float>(rng.uniform(-0.5, 0.5));
+    return layer;
+  }();
+  options.mixing_per_head = true;
+  LanguageLayer<float> each(options);
+  EXPECT_EQ(each.table().find("mixing_matrix")->shape, (std::vector<Index>{4, 3, 3}));
+  for (const Parameter& p : each.table().all()) {
+    const auto from = shared.table().numbers(shared.parameters(), p.name);
+    const auto to = each.table().numbers(each.parameters(), p.name);
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i % from.size()];
+  }
+  const Matrix<float> x = Random(4).matrix<float>(12, 16), y = shared(x);
+  EXPECT_EQ(each(x), y);
+  auto state = each.start(), other = shared.start();
+  for (Index t = 0; t < 12; ++t) {
+    Matrix<float> row(1, 16), as(1, 16);
+    each.append(state, x.row(t), row);
+    shared.append(other, x.row(t), as);
+    EXPECT_EQ(row, as) << t;
   }
 }
 

@@ -39,7 +39,8 @@ struct PlainVideoLayer {
             .layout = {2, 1, 1},
             .channels = 8,
             .qk_norm = false,
-            .normalizer = KeySum{1e-6}};
+            .normalizer = KeySum{1e-6},
+            .mixing_per_head = true};
   }
 };
 /// The baseline with softmax attention.
@@ -74,6 +75,7 @@ TEST(VideoLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
                    .feature_eps = 1e-3,
                    .norm_eps = 1e-4,
                    .rotary_base = 100,
+                   .mixing_per_head = seed % 2 == 1,
                    .softmax = rng.chance(0.25)};
     o.channels = 2 * o.heads * rng.integer(1, 4);
     expect_definition_and_adjoint<VideoLayer<double>>(

@@ -34,7 +34,8 @@ struct DeitLayer {
             .channels = 12,
             .qk_norm = true,
             .qkv_bias = false,
-            .lepe = 5};
+            .lepe = 5,
+            .mixing_per_head = true};
   }
 };
 /// A layer in raster order with the paper's normaliser and no other option.
@@ -84,6 +85,7 @@ TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
                     .feature_eps = 1e-3,
                     .layer_norm_eps = 1e-4,
                     .qk_norm_eps = rng.chance(0.5) ? 0 : 1e-2,
+                    .mixing_per_head = seed % 2 == 1,
                     .softmax = rng.chance(0.25)};
     o.channels = o.heads * rng.integer(2, 5);
     expect_definition_and_adjoint<VisionLayer<double>>(

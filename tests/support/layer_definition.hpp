@@ -55,7 +55,8 @@ Matrix<S> exact_rows(const VisionLayer<A>& layer, std::span<const S> parameters,
   }
   if (!o.softmax) rectify(q, o.feature_eps), rectify(k, o.feature_eps);
   const TokenGrid grid(o.tokens, o.block, o.order == TokenOrder::kRaster);
-  const Matrix<S> mixing = p.matrix("piece_attn.conv.weight");
+  const Index m = grid.tokens() / Grid(o.tokens, o.block).block_size(0);
+  const Matrix<S> mixing = p.mixing("piece_attn.conv.weight", m);
   Matrix<S> rows(std::ssize(tokens), c);
   for (Index r = 0; r < rows.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
@@ -63,7 +64,7 @@ Matrix<S> exact_rows(const VisionLayer<A>& layer, std::span<const S> parameters,
     if (o.softmax) {
       a = attend_softmax<S>(q.row(t), k, v, o.heads);
     } else {
-      const Column<S> of_keys = coefficients_of(t, grid, mixing);
+      const Matrix<S> of_keys = coefficients_of(t, grid, mixing, m);
       a = attend<S>(q.row(t), k, v, of_keys, o.heads, o.heads);
       divide_heads(a, denominators(o.normalizer, q, k, t, grid, of_keys, o.heads));
     }
@@ -103,7 +104,8 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
   const Matrix<S> q = features(sums ? x : read, "q"), k = features(x, "k");
   Matrix<S> turned_k = k;
   for (Index j = 0; j < k.rows(); ++j) turn(turned_k.row(j), j);
-  const Matrix<S> mixing = p.matrix("block_attn.conv.weight");
+  const Index m = o.layout[0] * o.layout[1] * o.layout[2];
+  const Matrix<S> mixing = p.mixing("block_attn.conv.weight", m);
   Matrix<S> a(read.rows(), v.cols());
   for (Index r = 0; r < a.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
@@ -113,7 +115,7 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
       a.row(r) = attend_softmax(turned_q, turned_k, v, o.heads);
       continue;
     }
-    const Column<S> of_keys = coefficients_of(t, grid, mixing);
+    const Matrix<S> of_keys = coefficients_of(t, grid, mixing, m);
     Row<S> out = attend(turned_q, turned_k, v, of_keys, o.heads, o.heads);
     if (sums) divide_heads(out, denominators(o.normalizer, q, k, t, grid, of_keys, o.heads));
     a.row(r) = out;
@@ -198,13 +200,15 @@ Matrix<S> exact_rows(const LanguageLayer<A>& layer, std::span<const S> parameter
     return f;
   };
   const Matrix<S> q = turned(tokens, "q", o.heads), k = turned(all, "k", key_heads);
-  const Matrix<S> v = projected(all, "v"), mixing = p.matrix("mixing_matrix");
+  const Matrix<S> v = projected(all, "v"), mixing = p.mixing("mixing_matrix", o.chunks);
   const S scale(1 / std::sqrt(static_cast<double>(q.cols() / o.heads)));
   Matrix<S> a(q.rows(), v.cols() / key_heads * o.heads);
   for (Index r = 0; r < a.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
-    Column<S> of_keys(t + 1);
-    for (Index j = 0; j <= t; ++j) of_keys[j] = scale * mixing(t / o.chunk, j / o.chunk);
+    Matrix<S> of_keys(t + 1, mixing.rows());
+    for (Index j = 0; j <= t; ++j) {
+      of_keys.row(j) = scale * mixing.col(t / o.chunk * o.chunks + j / o.chunk).transpose();
+    }
     a.row(r) = attend<S>(q.row(r), k, v, of_keys, o.heads, key_heads);
   }
   rms_normalize(a, p.row(o.gate ? "g_norm_swish_gate.weight" : "g_norm.weight"), o.norm_eps);

@@ -42,6 +42,11 @@ class NamedParameters {
     const auto x = table_.matrix(numbers_, name);
     return Eigen::Map<const Matrix<S>>(x.data, x.rows, x.cols);
   }
+  /// A mixing matrix of m blocks, or one per head.   // [1 or H, m * m]
+  Matrix<S> mixing(const std::string& name, Index m) const {
+    const auto x = numbers(name);
+    return Eigen::Map<const Matrix<S>>(x.data(), std::ssize(x) / (m * m), m * m);
+  }
   /// x W^T + b, without b if there is no bias.
   Matrix<S> project(const Matrix<S>& x, const std::string& name) const {
     Matrix<S> y = x * matrix(name + ".weight").transpose();
@@ -210,17 +215,24 @@ Row<S> convolve_at(const Matrix<S>& v, Index t, const TokenGrid& grid, const Gri
 
 // ---- attention ---------------------------------------------------------------------------------
 
-/// sum_j c_j (q_h . k_j) v_j of each head h, over the first c.size() keys. A key head serves
+/// Coefficients c [keys, 1 or H] of head h.
+template <class S>
+Column<S> of_head(const Matrix<S>& c, Index h) {
+  return c.col(c.cols() == 1 ? 0 : h);
+}
+
+/// sum_j c_j (q_h . k_j) v_j of each head h, over the first c.rows() keys. A key head serves
 /// heads / key_heads of them.
 template <class S>
-Row<S> attend(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, const Column<S>& c,
+Row<S> attend(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, const Matrix<S>& c,
               Index heads, Index key_heads) {
-  const Index d = q.size() / heads, e = v.cols() / key_heads, keys = c.size();
+  const Index d = q.size() / heads, e = v.cols() / key_heads, keys = c.rows();
   Row<S> out(heads * e);
   for (Index h = 0; h < heads; ++h) {
     const Index from = h / (heads / key_heads);
     const Column<S> scores = k.block(0, from * d, keys, d) * q.segment(h * d, d).transpose();
-    out.segment(h * e, e) = c.cwiseProduct(scores).transpose() * v.block(0, from * e, keys, e);
+    const Column<S> weights = of_head(c, h).cwiseProduct(scores);
+    out.segment(h * e, e) = weights.transpose() * v.block(0, from * e, keys, e);
   }
   return out;
 }
@@ -244,25 +256,30 @@ Row<S> attend_softmax(const Row<S>& q, const Matrix<S>& k, const Matrix<S>& v, I
 /// slot of t in the block of j.
 template <class S>
 Row<S> denominators(const AnyNormalizer& normalizer, const Matrix<S>& q, const Matrix<S>& k,
-                    Index t, const TokenGrid& grid, const Column<S>& c, Index heads) {
+                    Index t, const TokenGrid& grid, const Matrix<S>& c, Index heads) {
   const Index d = k.cols() / heads;
   const bool cross = normalizer.sums() == WeightSums::kCrossQuery;
   Row<S> sums = Row<S>::Constant(heads, S(0));
   for (Index j = 0; j < k.rows(); ++j) {
     const Index u = cross ? grid.token(grid.block(j), grid.slot(t)) : t;
     const Row<S> products = q.row(u).cwiseProduct(k.row(j));
-    for (Index h = 0; h < heads; ++h) sums[h] += c[j] * products.segment(h * d, d).sum();
+    for (Index h = 0; h < heads; ++h) {
+      sums[h] += of_head(c, h)[j] * products.segment(h * d, d).sum();
+    }
   }
   Row<S> den(heads);
   normalizer.denominators(static_cast<const S*>(sums.data()), heads, den.data());
   return den;
 }
 
-/// Mixing coefficients of all keys for query t.
+/// Mixing coefficients of all keys for query t, by NamedParameters::mixing of m blocks.
+/// [keys, 1 or H]
 template <class S>
-Column<S> coefficients_of(Index t, const TokenGrid& grid, const Matrix<S>& mixing) {
-  Column<S> c(grid.tokens());
-  for (Index j = 0; j < c.size(); ++j) c[j] = mixing(grid.block(t), grid.block(j));
+Matrix<S> coefficients_of(Index t, const TokenGrid& grid, const Matrix<S>& mixing, Index m) {
+  Matrix<S> c(grid.tokens(), mixing.rows());
+  for (Index j = 0; j < c.rows(); ++j) {
+    c.row(j) = mixing.col(grid.block(t) * m + grid.block(j)).transpose();
+  }
   return c;
 }
 

@@ -70,10 +70,21 @@ struct WeightSlices {
   }
 };
 
+/// Shape of the mixing matrix of m blocks in a checkpoint: that of the authors with `axes` axes, or
+/// [heads,m,m] for a matrix per head.
+inline std::vector<Index> mixing_shape(Index m, std::size_t axes, bool per_head, Index heads) {
+  if (per_head) return {heads, m, m};
+  std::vector<Index> shape(axes, 1);
+  shape[0] = shape[1] = m;
+  return shape;
+}
+
+/// The mixing matrix of m blocks, or one per head.
 template <class T>
-MixingView<T> mixing_at(const ParameterSlice& place, std::span<T> row) {
-  const MatrixView<T> m = place.matrix(row);
-  return m.absent() ? MixingView<T>() : MixingView<T>(m.data, Pattern(m.rows, m.cols));
+MixingView<T> mixing_at(const ParameterSlice& place, std::span<T> row, Index m) {
+  const std::span<T> numbers = place.numbers(row);
+  if (numbers.empty()) return {};
+  return {numbers.data(), Pattern(m, m), std::ssize(numbers) / (m * m), m * m};
 }
 
 /// A matrix whose rows begin at cache lines and do not alias in a cache.

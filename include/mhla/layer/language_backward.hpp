@@ -31,14 +31,16 @@ LanguageBody<T>::BackwardScratch::BackwardScratch(Arena& arena, const LanguageBo
   const LanguageOptions& o = body.options_;
   const Index widest = s.heads * std::max(s.width, s.values);
   const Index map_weights = layers_of_map(o.feature_map).count * s.width * (s.width + 1);
-  std::size_t bytes = std::max(
-      {dense_adjoint_workspace_bytes<T>(rows.rows, s.heads * s.values, o.channels),
-       map_heads_adjoint_workspace_bytes<T>(rows.rows, s.width, map_weights),
-       rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
-       gated_rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
-       causal_gradient_workspace_bytes(body.inputs(*this, 0), body.blocks(),
-                                       MixingView<const T>(nullptr, Pattern(o.chunks, o.chunks)),
-                                       body.op(), executor)});
+  std::size_t bytes =
+      std::max({dense_adjoint_workspace_bytes<T>(rows.rows, s.heads * s.values, o.channels),
+                map_heads_adjoint_workspace_bytes<T>(rows.rows, s.width, map_weights),
+                rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
+                gated_rms_norm_adjoint_workspace_bytes<T>(rows.rows, s.values),
+                causal_gradient_workspace_bytes(
+                    body.inputs(*this, 0), body.blocks(),
+                    MixingView<const T>(nullptr, Pattern(o.chunks, o.chunks),
+                                        o.mixing_per_head ? s.key_heads : 1, o.chunks * o.chunks),
+                    body.op(), executor)});
   for (const Index outputs :
        {s.heads * s.width, s.key_heads * s.width, s.key_heads * s.values, s.heads * s.values}) {
     bytes = std::max(bytes, dense_adjoint_workspace_bytes<T>(rows.rows, o.channels, outputs));
@@ -113,11 +115,12 @@ void LanguageBody<T>::backward(std::span<const T> parameters, MatrixView<const T
   for (Index group = 0; group < sizes_.groups(); ++group) {
     const Index heads = sizes_.key_heads, groups = sizes_.groups();
     causal_gradient(
-        inputs(tape, group), blocks(), p.mixing, op(), outputs(scratch.attention, batch, group),
+        inputs(tape, group), blocks(), p.mixing_of(group, sizes_), op(),
+        outputs(scratch.attention, batch, group),
         {.q = split_heads(scratch.q.rotated, batch, heads, features_, group, groups),
          .k = split_heads(scratch.k.rotated, batch, heads, features_),
          .v = split_heads(scratch.v, batch, heads, sizes_.values)},
-        {.mixing = g.mixing},
+        {.mixing = g.mixing_of(group, sizes_)},
         {.workspace = scratch.rest, .executor = executor, .kept = summaries(tape, group)});
   }
   project_adjoint(x, tape.projected_v, scratch.projected_v, scratch.v, p.v, p.v_convolution, dx,

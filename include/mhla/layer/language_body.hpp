@@ -287,7 +287,7 @@ void LanguageBody<T>::record(std::span<const T> parameters, MatrixView<const T> 
   const auto runs = [&](const auto& f) { f(SequenceRun{0, batch, 0, x.rows / batch, 0}); };
   attention_inputs(p, maps(p, scratch.maps), x, tape, runs, {}, nullptr, call);
   for (Index group = 0; group < sizes_.groups(); ++group) {
-    causal(inputs(tape, group), blocks(), p.mixing, op(),
+    causal(inputs(tape, group), blocks(), p.mixing_of(group, sizes_), op(),
            outputs(tape.attention, tape.sizes.batch, group),
            {.workspace = scratch.rest, .executor = executor, .kept = summaries(tape, group)});
   }

@@ -78,8 +78,13 @@ struct LanguageDecoder {
   }
   static State start(const Body& body, std::span<const A> parameters, Index batch) {
     State state(std::make_shared<const LanguageDecoding<A>>(body, body.views(parameters)), batch);
-    const Index heads = batch * body.sizes().heads;
-    state.heads_.assign(static_cast<std::size_t>(heads), state.shared_->stream.start());
+    const LanguageSizes& sizes = body.sizes();
+    for (Index group = 0; group < sizes.groups(); ++group) {
+      for (Index n = 0; n < batch * sizes.key_heads; ++n) {
+        const Index head = group + n % sizes.key_heads * sizes.groups();
+        state.heads_.push_back(state.shared_->stream.start(head));
+      }
+    }
     return state;
   }
   static void append(const Body& body, std::span<const A> parameters, State& state,

@@ -32,6 +32,7 @@ struct LanguageOptions {
   std::string feature_map = "relu";  ///< elu, identity, hedgehog, t2r, dpfp, elementwise_product
   Index chunk = 64;                  ///< tokens of a block
   Index chunks = 32;                 ///< rows of the mixing matrix: most blocks of a sequence
+  bool mixing_per_head = false;      ///< the mixing matrix is [H,L,L], one per head
   bool short_convolution = false;    ///< of q, k and v, with silu
   bool convolution_bias = false;
   Index convolution_taps = 4;
@@ -115,18 +116,20 @@ inline MapLayers layers_of_map(std::string_view map) {
 /// Where the tensors lie in a row of parameters.
 struct LanguageSlices {
   ParameterSlice mixing;
+  Index chunks;
   WeightSlices<DenseView> q, k, v, gate, o;
   WeightSlices<ConvolutionView> q_convolution, k_convolution, v_convolution;
   ParameterSlice q_map, k_map;
   ParameterSlice head_gain;
 
   /// Adds the tensors to a table.
-  LanguageSlices(ParameterTable& table, const LanguageOptions& options) {
+  LanguageSlices(ParameterTable& table, const LanguageOptions& options) : chunks(options.chunks) {
     const LanguageSizes s(options);
     const Index c = options.channels, l = options.chunks, taps = options.convolution_taps;
     const Index queries = s.heads * s.width, keys = s.key_heads * s.width;
     const Index values = s.key_heads * s.values, outputs = s.heads * s.values;
-    mixing = table.add("mixing_matrix", {l, l, 1, 1, 1, 1}).place();
+    mixing =
+        table.add("mixing_matrix", mixing_shape(l, 6, options.mixing_per_head, s.heads)).place();
     q = {table, "q_proj", {queries, c}, false};
     k = {table, "k_proj", {keys, c}, false};
     v = {table, "v_proj", {values, c}, false};
@@ -160,14 +163,19 @@ struct LanguageSlices {
 /// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
 template <class T>
 struct LanguageParameters {
-  MixingView<T> mixing;           // [L,L]
+  MixingView<T> mixing;           // [L,L], or [H,L,L]
   DenseView<T> q, k, v, gate, o;  // without biases
   ConvolutionView<T> q_convolution, k_convolution, v_convolution;
   std::span<T> q_map, k_map;  // weights of the feature maps, as these order them
   std::span<T> head_gain;     // [E]
 
+  /// The matrices of the query heads `group`, `group` + groups, ...: one per key head.
+  MixingView<T> mixing_of(Index group, const LanguageSizes& sizes) const {
+    return mixing.of_heads(group, sizes.groups(), sizes.key_heads);
+  }
+
   LanguageParameters(const LanguageSlices& at, std::span<T> row)
-      : mixing(mixing_at(at.mixing, row)),
+      : mixing(mixing_at(at.mixing, row, at.chunks)),
         q(at.q(row)),
         k(at.k(row)),
         v(at.v(row)),

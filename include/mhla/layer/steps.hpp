@@ -194,6 +194,7 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
                      const Op& op, ParameterSlice mixing) {
   const Value y = g.value(a.v.cols);
   const bool softmax = mixing.rows == 0;
+  const Index m = blocks.blocks();
   const auto inputs = [=](const Pass<T>& p) {
     return a.heads<BatchInputs<T>>(p.sizes.batch, heads, [&](Value x) { return p.in(x); });
   };
@@ -203,15 +204,15 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
   const auto forward = [=](const Pass<T>& p) {
     const auto out = split(p, p.out(y));
     if (softmax) return softmax_bidirectional(inputs(p), out, {}, p.call(y));
-    bidirectional(inputs(p), blocks, mixing_at(mixing, p.parameters), op, out, p.call(y));
+    bidirectional(inputs(p), blocks, mixing_at(mixing, p.parameters, m), op, out, p.call(y));
   };
   const auto adjoint = [=](const Pass<T>& p) {
     const auto dout = split(p, p.dout(y));
     const auto sums =
         a.heads<BatchGradients<T>>(p.sizes.batch, heads, [&](Value x) { return p.din(x); });
     if (softmax) return softmax_bidirectional_gradient(inputs(p), dout, sums, {}, p.call(y));
-    bidirectional_gradient(inputs(p), blocks, mixing_at(mixing, p.parameters), op, dout, sums,
-                           {.mixing = mixing_at(mixing, p.gradients)}, p.call(y));
+    bidirectional_gradient(inputs(p), blocks, mixing_at(mixing, p.parameters, m), op, dout, sums,
+                           {.mixing = mixing_at(mixing, p.gradients, m)}, p.call(y));
   };
   const auto forward_bytes = [=](const Pass<T>& p) {
     if (softmax) return softmax_workspace_bytes(inputs(p), p.executor);
@@ -219,8 +220,9 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
   };
   const auto adjoint_bytes = [=](const Pass<T>& p) {
     if (softmax) return softmax_gradient_workspace_bytes(inputs(p), p.executor);
-    const MixingView<const T> m(nullptr, Pattern(blocks.blocks(), blocks.blocks()));
-    return bidirectional_gradient_workspace_bytes(inputs(p), blocks, m, op, p.executor);
+    const Index matrices = mixing.rows * mixing.cols / (m * m);
+    const MixingView<const T> absent(nullptr, Pattern(m, m), matrices, m * m);
+    return bidirectional_gradient_workspace_bytes(inputs(p), blocks, absent, op, p.executor);
   };
   const auto kept_bytes = [=](const Pass<T>& p) {
     return softmax ? 0 : bidirectional_kept_bytes(inputs(p), blocks, op);

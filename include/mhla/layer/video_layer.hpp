@@ -50,6 +50,7 @@ struct VideoOptions {
   double feature_eps = 1e-6;
   double norm_eps = 1e-6;
   double rotary_base = 10000;
+  bool mixing_per_head = false;  ///< the mixing matrix is [H,M,M], one per head
   /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
   bool softmax = false;
 };
@@ -107,7 +108,8 @@ Graph<T> VideoFamily<T>::build(const VideoOptions& o) {
   const auto k_gain = g.tensor("norm_k.weight", {c}, o.qk_norm);
   const auto head_gain = g.tensor("g_norm.weight", {width});
   const Weights to_gate = o.gate ? weights("g") : Weights();
-  const auto mixing = g.tensor("block_attn.conv.weight", {m, m, 1, 1}, !o.softmax);
+  const auto mixing = g.tensor("block_attn.conv.weight",
+                               mixing_shape(m, 4, o.mixing_per_head, o.heads), !o.softmax);
   WeightSlices<ConvolutionView> lepe;
   if (o.lepe) lepe = {g.table(), "lepe", {c, 1, 3, 3, 3}};
 

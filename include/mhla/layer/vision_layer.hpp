@@ -69,7 +69,8 @@ struct VisionOptions {
   AnyNormalizer normalizer = CrossQuery{1e-6};  ///< the paper's is KeySum{1e-6}
   double feature_eps = 1e-6;
   double layer_norm_eps = 1e-5;
-  double qk_norm_eps = 0;  ///< 0 for PyTorch's choice, the epsilon of A
+  double qk_norm_eps = 0;        ///< 0 for PyTorch's choice, the epsilon of A
+  bool mixing_per_head = false;  ///< the mixing matrix is [H,M,M], one per head
   /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
   bool softmax = false;
 };
@@ -141,7 +142,8 @@ Graph<T> VisionFamily<T>::build(const VisionOptions& o) {
   const auto k_gain = g.tensor("k_norm.weight", {c}, o.qk_norm);
   WeightSlices<ConvolutionView> lepe;
   if (o.lepe > 0) lepe = {g.table(), "lepe", {c, 1, o.lepe, o.lepe}};
-  const auto mixing = g.tensor("piece_attn.conv.weight", {m, m, 1, 1}, !o.softmax);
+  const auto mixing = g.tensor("piece_attn.conv.weight",
+                               mixing_shape(m, 4, o.mixing_per_head, o.heads), !o.softmax);
   const WeightSlices<DenseView> to_out(g.table(), "to_out.0", {c, c});
 
   Value n = g.input();
