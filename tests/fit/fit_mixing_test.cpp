@@ -3,10 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
+#include "mhla/attention/diagnose.hpp"
 #include "mhla/attention/softmax.hpp"
+#include "mhla/fit/change_bound.hpp"
+#include "mhla/fit/fit_decay.hpp"
+#include "mhla/fit/resize.hpp"
 #include "mhla/policy/locality.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
@@ -130,6 +135,31 @@ TEST(FitMixing, IsInfinitelyFarFromTargetsOfZero) {
   EXPECT_EQ(fitted.before.total, std::numeric_limits<double>::infinity());
   EXPECT_EQ(fitted.after.of_block[3], std::numeric_limits<double>::infinity());
   EXPECT_NE(fitted.mixing.view()(3, 3), locality<double>(16).view()(3, 3));  // one round, not none
+}
+
+/// Every function of this folder takes the matrix of one head.
+TEST(FitMixing, RefusesSeveralMatrices) {
+  const Matrix<double> x = Random(1).matrix<double>(16, 3);
+  const Contiguous blocks(16, 4);
+  const MixingMatrix<double> one = uniform_causal<double>(4), two = per_head(one, 2);
+  const auto in = inputs(x, x, x);
+  const auto text = [](auto&& call) { return message_of<shape_error>(call); };
+  EXPECT_EQ(text([&] { fit_mixing(in, blocks, Operator{EluPlusOne{}}, x, two); }),
+            "mhla::MixingFit::add: mixing has 2 matrices, expected 1, for one head");
+  const std::string rest = " has 2 matrices, expected one, such as of_head(0)";
+  MixingFit<double> fit(one);
+  fit.add(in, blocks, Operator{EluPlusOne{}}, x);
+  EXPECT_EQ(text([&] { fit.residual(two); }), "mhla::MixingFit::residual: m" + rest);
+  EXPECT_EQ(text([&] { fit.solve({.ridge = 1, .prior = two}); }),
+            "mhla::MixingFit::solve: prior" + rest);
+  EXPECT_EQ(text([&] { fit_decay(two.view()); }), "mhla::fit_decay: m" + rest);
+  EXPECT_EQ(text([&] { resize(two, {4}, {8}); }), "mhla::resize: m" + rest);
+  EXPECT_EQ(text([&] { mixing_change_bound(in, blocks, two, one, Operator{EluPlusOne{}}); }),
+            "mhla::mixing_change_bound: mixing has 2 matrices, expected 1, for one head");
+  EXPECT_EQ(text([&] { mixing_change_bound(in, blocks, one, two, Operator{EluPlusOne{}}); }),
+            "mhla::mixing_change_bound: replacement" + rest);
+  EXPECT_EQ(text([&] { diagnose(in, blocks, two); }),
+            "mhla::bidirectional: mixing has 2 matrices, expected 1, for one head");
 }
 
 TEST(FitMixing, RefusesNoRound) {
