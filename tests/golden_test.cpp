@@ -96,6 +96,19 @@ TEST(Golden, AMixingGradientThatIsZeroByAlgebraIsComparedWithItsTerms) {
   EXPECT_NE(failures[0].find("dmixing"), std::string::npos) << failures[0];
 }
 
+TEST(Golden, FilesOfMatricesPerHeadMatch) {
+  const auto failures =
+      golden::check_folder(golden::golden_folder() / "per_head", check_operator_or_stage);
+  for (const std::string& failure : failures) ADD_FAILURE() << failure;
+}
+
+TEST(Golden, WrongMatricesPerHeadFail) {
+  for (const auto& [name, reason] :
+       {std::pair("mixing", ": out "), {"out", ": out "}, {"dmixing", " bound, dmixing "}}) {
+    expect_golden_failure("per_head/per_head_a.safetensors", name, reason);
+  }
+}
+
 TEST(Golden, TangentFilesMatch) {
   const auto failures =
       golden::check_folder(golden::golden_folder() / "tangent", golden::check_tangent);

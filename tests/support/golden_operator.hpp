@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Checks of golden files with inputs, outputs and gradients of the operator, head by head. Double
-/// is compared with the file, float with naive_attention within the bound of reference.hpp.
+/// Checks of golden files with inputs, outputs and gradients of the operator. Batches in double are
+/// compared with the file, heads in float with naive_attention within the bound of reference.hpp.
 
 #include <algorithm>
 #include <cmath>
@@ -46,14 +46,18 @@ struct Heads {
   Matrix<double> head(Index b, Index h) const { return dense(view.head(b, h)); }
 };
 
-/// A mixing matrix [M,M], or that of head h where the file has one per head [H,M,M].
+/// A mixing matrix [M,M], or one per head [H,M,M].
+inline MixingMatrix<double> read_mixing(const Safetensors& file, const std::string& name) {
+  std::vector<Index> shape = file.tensor(name).shape;
+  if (shape.size() == 2) shape.insert(shape.begin(), 1);
+  if (shape.size() != 3) throw std::runtime_error("has '" + name + "' of a shape that is unknown");
+  MixingMatrix<double> mixing(Pattern(shape[1], shape[2]), shape[0]);
+  file.copy_to(name, mixing.storage());
+  return mixing;
+}
+/// The matrix of head h.
 inline Matrix<double> head_mixing(const Safetensors& file, const std::string& name, Index h) {
-  const StoredTensor& stored = file.tensor(name);
-  if (stored.shape.size() != 3) return file.matrix<double>(name);
-  const Index m = stored.shape[1];
-  Matrix<double> all(stored.shape[0] * m, stored.shape[2]);
-  file.copy_to(name, std::span<double>(all.data(), static_cast<std::size_t>(all.size())));
-  return all.middleRows(h * m, m);
+  return read_mixing(file, name).of_head(h).dense();
 }
 
 /// One head of a file, its numbers rounded to T.
@@ -131,33 +135,35 @@ inline double terms_of(const Problem<double>& p, Part part, const Matrix<double>
 inline Result check_operator(const Safetensors& file) {
   const Heads q(file, "q"), k(file, "k"), v(file, "v"), out(file, "out"), dout(file, "dout");
   const Heads dq(file, "dq"), dk(file, "dk"), dv(file, "dv");
-  const Matrix<double> mixing = file.matrix<double>("mixing");
-  MixingMatrix<double> dmixing(Pattern(mixing.rows(), mixing.cols()));  // of all heads
+  const MixingMatrix<double> mixing = read_mixing(file, "mixing");
+  const auto common = head_problem<double>(file, q, k, v, 0, 0);  // but for the numbers
+  const BatchInputs<double> in{.q = q.view, .k = k.view, .v = v.view};
+  Tensor<double> got(out.view.shape), to_q(q.view.shape), to_k(k.view.shape), to_v(v.view.shape);
+  const BatchGradients<double> to{.q = to_q, .k = to_k, .v = to_v};
+  MixingMatrix<double> dmixing = zeros_like(mixing);
+  if (common.causal) {
+    causal(in, common.query_blocks, mixing, common.op(), got);
+    causal_gradient(in, common.query_blocks, mixing, common.op(), dout.view, to,
+                    {.mixing = dmixing});
+  } else {
+    bidirectional(in, common.blocks(), mixing, common.op(), got);
+    bidirectional_gradient(in, common.blocks(), mixing, common.op(), dout.view, to,
+                           {.mixing = dmixing});
+  }
   Result result;
   for (Index b = 0; b < q.view.batch(); ++b) {
     for (Index h = 0; h < q.view.heads(); ++h) {
-      const auto p = head_problem<double>(file, q, k, v, b, h);
-      result.outputs["out"].add(output_of(p), out.head(b, h));
-      const auto zeros = [](const Matrix<double>& like) {
-        return Matrix<double>::Zero(like.rows(), like.cols()).eval();
-      };
-      Matrix<double> to_q = zeros(p.q), to_k = zeros(p.k), to_v = zeros(p.v);
-      const Gradients<double> to{.q = to_q, .k = to_k, .v = to_v};
-      const Matrix<double> of_output = dout.head(b, h);
-      if (p.causal) {
-        causal_gradient(p.inputs(), p.query_blocks, p.mixing(), p.op(), of_output, to,
-                        {.mixing = dmixing});
-      } else {
-        bidirectional_gradient(p.inputs(), p.blocks(), p.mixing(), p.op(), of_output, to,
-                               {.mixing = dmixing});
-      }
-      result.gradients["dq"].add(to_q, dq.head(b, h));
-      result.gradients["dk"].add(to_k, dk.head(b, h));
-      result.gradients["dv"].add(to_v, dv.head(b, h));
+      const auto of = [&](Tensor<double>& t) { return dense(t.view().head(b, h)); };
+      result.outputs["out"].add(of(got), out.head(b, h));
+      result.gradients["dq"].add(of(to_q), dq.head(b, h));
+      result.gradients["dk"].add(of(to_k), dk.head(b, h));
+      result.gradients["dv"].add(of(to_v), dv.head(b, h));
       check_in_float(head_problem<float>(file, q, k, v, b, h), result);
     }
   }
-  result.gradients["dmixing"].add(dmixing.dense(), file.matrix<double>("dmixing"));
+  for (Index h = 0; h < dmixing.heads(); ++h) {
+    result.gradients["dmixing"].add(dmixing.of_head(h).dense(), head_mixing(file, "dmixing", h));
+  }
   for (const auto& [name, part] : {std::pair("dq", kQ), std::pair("dk", kK), std::pair("dv", kV),
                                    std::pair("dmixing", kMixing)}) {
     Error& error = result.gradients[name];

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Checks of golden files with directions and tangents of the operator, head by head. Double is
-/// compared with the file, float with dual numbers within the bound of tangent_forms.hpp.
+/// Checks of golden files with directions and tangents of the operator. Batches in double are
+/// compared with the file, heads in float with dual numbers within the bound of tangent_forms.hpp.
 
 #include <string>
 
@@ -34,14 +34,25 @@ WithTangent<Matrix<T>> head_tangent(const GradientProblem<T>& p, Directions<T>& 
 inline Result check_tangent(const Safetensors& file, const std::string& kind) {
   if (kind != "op") throw std::runtime_error("is of a kind that is unknown");
   const Heads q(file, "q"), k(file, "k"), v(file, "v"), out(file, "out"), tout(file, "tout");
+  const Heads tq(file, "tq"), tk(file, "tk"), tv(file, "tv");
+  const MixingMatrix<double> mixing = read_mixing(file, "mixing"),
+                             tmixing = read_mixing(file, "tmixing");
+  const auto common = head_problem<double>(file, q, k, v, 0, 0);  // but for the numbers
+  const BatchInputs<double> in{.q = q.view, .k = k.view, .v = v.view};
+  const BatchTangents<double> along{.q = tq.view, .k = tk.view, .v = tv.view};
+  const ParameterTangents<double> parameters{.mixing = tmixing};
+  const auto all_heads =
+      common.causal
+          ? causal_tangent(in, common.query_blocks, mixing, common.op(), along, parameters)
+          : bidirectional_tangent(in, common.blocks(), mixing, common.op(), along, parameters);
   Result result;
   for (Index b = 0; b < q.view.batch(); ++b) {
     for (Index h = 0; h < q.view.heads(); ++h) {
       const auto p = differentiable(head_problem<double>(file, q, k, v, b, h));
       auto x = head_directions(file, p, b, h);
-      const auto got = head_tangent(p, x);
-      result.outputs["out"].add(got.value, out.head(b, h));
-      result.outputs["tout"].add(got.tangent, tout.head(b, h));
+      const auto of = [&](const Tensor<double>& t) { return dense(t.view().head(b, h)); };
+      result.outputs["out"].add(of(all_heads.value), out.head(b, h));
+      result.outputs["tout"].add(of(all_heads.tangent), tout.head(b, h));
       Matrix<double> of_definition;
       tangent_of<BidirectionalTangentForm>(p, x, {}, [&](const auto& a) {
         of_definition = naive_tangent(a.in, p.blocks, p.mixing(), p.op, a.tangents, a.parameters,
@@ -49,12 +60,12 @@ inline Result check_tangent(const Safetensors& file, const std::string& kind) {
       });
       result.outputs["tout of the definition"].add(of_definition, tout.head(b, h));
       const auto rounded = differentiable(head_problem<float>(file, q, k, v, b, h));
-      auto along = head_directions(file, rounded, b, h);
-      const Matrix<float> in_float = head_tangent(rounded, along).tangent;
+      auto directions = head_directions(file, rounded, b, h);
+      const Matrix<float> in_float = head_tangent(rounded, directions).tangent;
       const auto all = [](Part) { return true; };
       const Matrix<double> errors =
-          p.causal ? tangent_errors<CausalTangentForm>(rounded, in_float, along, all)
-                   : tangent_errors<BidirectionalTangentForm>(rounded, in_float, along, all);
+          p.causal ? tangent_errors<CausalTangentForm>(rounded, in_float, directions, all)
+                   : tangent_errors<BidirectionalTangentForm>(rounded, in_float, directions, all);
       result.raise_in_float(errors.maxCoeff(), 1);
     }
   }
