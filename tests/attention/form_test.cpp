@@ -150,7 +150,7 @@ TEST(Form, EqualMatricesOfAllHeadsHaveTheBitsOfTheMatrixThatTheyShare) {
     }
   };
   expect(Operator{Relu{}, Relu{}, KeySum{}});
-  expect(Operator{EluPlusOne{}, EluPlusOne{}, SquarePlusOne{}});
+  expect(Operator{EluPlusOne{}, EluPlusOne{}, KeySum{0.5}});
   expect(Operator{Identity{}, Identity{}, NoNormalizer{}});
   expect(Operator{Relu{1e-6}, Relu{1e-6}, CrossQuery{1e-6}});
 }
