@@ -16,7 +16,7 @@
 ///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory, with
 ///                                                            one mixing matrix (of_head); `kept`
 ///                                                            is null to keep nothing
-///     mixing                                                 optional view, of several matrices
+///     mixing                                                 a view, if the form mixes
 ///
 /// and for gradients (gradient/driver.hpp) and tangents (tangent/driver.hpp) functions beside it:
 ///
