@@ -36,6 +36,7 @@
 // The forms, for one head or for a batch [B, N, H, D].
 #include "mhla/attention/batch.hpp"            // BatchInputs, CrossBlocks
 #include "mhla/attention/bidirectional.hpp"    // every query reads every key
+#include "mhla/attention/block_causal.hpp"     // a query reads its own step and earlier ones whole
 #include "mhla/attention/causal.hpp"           // every query reads the past
 #include "mhla/attention/causal_decay.hpp"     // causal with DecayMixing
 #include "mhla/attention/diagnose.hpp"         // rank and entropy of the attention matrix
@@ -48,6 +49,7 @@
 
 // Their gradients.
 #include "mhla/gradient/bidirectional.hpp"  // bidirectional_gradient
+#include "mhla/gradient/block_causal.hpp"   // block_causal_gradient
 #include "mhla/gradient/causal.hpp"         // causal_gradient
 #include "mhla/gradient/causal_decay.hpp"   // causal_gradient with DecayMixing
 #include "mhla/gradient/gradients.hpp"      // Gradients, ParameterGradients
@@ -56,6 +58,7 @@
 
 // Their tangents: derivatives along a direction.
 #include "mhla/tangent/bidirectional.hpp"  // bidirectional_tangent
+#include "mhla/tangent/block_causal.hpp"   // block_causal_tangent
 #include "mhla/tangent/causal.hpp"         // causal_tangent
 #include "mhla/tangent/linear.hpp"         // linear_bidirectional_tangent, linear_causal_tangent
 #include "mhla/tangent/naive.hpp"          // naive_tangent: the definition

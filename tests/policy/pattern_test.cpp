@@ -35,6 +35,28 @@ TEST(Pattern, HoldsThePlacesNearTheDiagonal) {
   });
 }
 
+TEST(Pattern, OfStepsHoldsNoBlockOfALaterStepAtTheSamePlaces) {
+  test::for_bands([](test::Random&, Index rows, Index cols, Index lower, Index upper) {
+    const Pattern band(rows, cols, lower, upper);
+    for (const Index step : {1, 2, 3, 20}) {
+      const Pattern part = band.block_causal(step);
+      EXPECT_EQ(part.size(), band.size());
+      EXPECT_EQ(part, band.block_causal(step));
+      EXPECT_NE(part, band);
+      for (Index i = 0; i < rows; ++i) {
+        ASSERT_LE(part.first(i), part.last(i));
+        for (Index b = 0; b < cols; ++b) {
+          ASSERT_LE(part.first_row(b), part.last_row(b));
+          const bool held = band.holds(i, b) && b / step <= i / step;
+          ASSERT_EQ(part.place(i, b), held ? band.place(i, b) : -1) << i << ", " << b;
+          ASSERT_EQ(b >= part.first(i) && b < part.last(i), held) << i << ", " << b;
+          ASSERT_EQ(i >= part.first_row(b) && i < part.last_row(b), held) << i << ", " << b;
+        }
+      }
+    }
+  });
+}
+
 TEST(Pattern, EqualBandsHoldTheSamePlacesOfOneShape) {
   const Pattern band(5, 6, 2, 1);
   EXPECT_EQ(band, Pattern(5, 6, 2, 1));

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "mhla/attention/bidirectional.hpp"
+#include "mhla/attention/block_causal.hpp"
 #include "mhla/attention/causal.hpp"
 #include "mhla/attention/causal_decay.hpp"
 #include "mhla/attention/linear.hpp"
@@ -69,6 +70,42 @@ struct Bidirectional {
   static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
                   const Call& call) {
     bidirectional(in, a.blocks, a.mixing, a.op, out, call);
+  }
+};
+
+/// Replaces CrossQuery by a normaliser of the token's own weights.
+template <class T>
+void make_separate(Problem<T>& p) {
+  if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kToken;
+}
+
+struct BlockCausal : Bidirectional {
+  static constexpr const char* kName = "block_causal";
+  static constexpr bool kMixes = false;
+  static constexpr Index kStep = 2;  // blocks
+
+  /// Makes keys of the queries' blocks, and zeros of the coefficients that are not read.
+  template <class T>
+  static void fit(Problem<T>& p) {
+    make_separate(p);
+    Random rng(p.seed);
+    const Index n = p.q.rows(), blocks = std::max<Index>(1, p.query_blocks.blocks());
+    p.key_blocks = p.query_blocks;
+    if (p.k.rows() != n) {
+      p.k = rng.matrix<T>(n, p.k.cols());
+      p.v = rng.matrix<T>(n, p.v.cols());
+      p.normalizer_k = rng.matrix<T>(p.has_separate_normalizer() ? n : 0, p.normalizer_k.cols());
+      p.key_mask.resize(0, 0);
+    }
+    p.coefficients = rng.matrix<accumulator_t<T>>(blocks, blocks, 0, 1);
+    for (Index i = 0; i < blocks; ++i) {
+      for (Index b = (i / kStep + 1) * kStep; b < blocks; ++b) p.coefficients(i, b) = 0;
+    }
+  }
+  template <class In>
+  static void run(const In& in, const ArgumentsOf<In>& a, const OutputOf<In>& out,
+                  const Call& call) {
+    block_causal(in, a.blocks.queries, a.mixing, kStep, a.op, out, call);
   }
 };
 
@@ -198,11 +235,6 @@ void make_linear(Problem<T>& p) {
   p.coefficients = Matrix<accumulator_t<T>>::Ones(1, 1);
   p.lower = p.upper = 0;
   p.sparse = false;
-}
-/// Replaces CrossQuery by its equal with one block.
-template <class T>
-void make_separate(Problem<T>& p) {
-  if (p.normalizer == WeightSums::kCrossQuery) p.normalizer = WeightSums::kToken;
 }
 
 struct LinearBidirectional {

@@ -14,6 +14,7 @@
 
 #include "mhla/attention/naive.hpp"
 #include "mhla/gradient/bidirectional.hpp"
+#include "mhla/gradient/block_causal.hpp"
 #include "mhla/gradient/causal.hpp"
 #include "mhla/gradient/causal_decay.hpp"
 #include "mhla/gradient/linear.hpp"
@@ -82,6 +83,48 @@ struct BidirectionalForm {
   template <class In, class P, class Blocks>
   static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
     bidirectional(in, blocks, p.mixing(), p.op, call);
+  }
+};
+
+struct BlockCausalForm : BidirectionalForm {
+  const char* name = "block_causal_gradient";
+  static constexpr Index kStep = 2;  // blocks
+
+  /// Makes keys of the queries' blocks, and coefficients of no later step.
+  template <class T>
+  static void fit(GradientProblem<T>& p) {
+    if (p.op.normalizer.sums() == WeightSums::kCrossQuery) p.op.normalizer = {KeySum{0.125}};
+    Random rng(p.seed);
+    const Index n = p.queries(), blocks = std::max<Index>(1, p.blocks.queries.blocks());
+    p.blocks.keys = p.blocks.queries;
+    if (p.keys() != n) {
+      p.key_mask.resize(0, 0);
+      for (const Part part : {kK, kV, kNormalizerK}) {
+        Matrix<T>& x = p.tensors[part];
+        if (part != kNormalizerK || x.cols() > 0) x = rng.matrix<T>(n, x.cols());
+      }
+    }
+    std::vector<std::vector<Index>> lists(static_cast<std::size_t>(blocks));
+    for (Index i = 0; i < blocks; ++i) {
+      for (Index b = 0; b < std::min(blocks, (i / kStep + 1) * kStep); b += rng.integer(1, 2)) {
+        lists[static_cast<std::size_t>(i)].push_back(b);
+      }
+    }
+    const bool square = p.pattern.rows() == p.pattern.cols();
+    const Pattern pattern = p.pattern.sparse() ? Pattern(blocks, lists)
+                            : square           ? p.pattern
+                                               : Pattern(blocks, blocks);
+    p.set_mixing(pattern.block_causal(kStep), rng, 0.1);
+  }
+  template <class In, class P, class Blocks>
+  static void add(const GradientArguments<In>& a, const P& p, const Blocks& blocks,
+                  const Call& call) {
+    block_causal_gradient(a.in, blocks.queries, p.mixing(), kStep, p.op, a.dout, a.gradients,
+                          a.parameters, call);
+  }
+  template <class In, class P, class Blocks>
+  static void forward(const In& in, const P& p, const Blocks& blocks, const Call& call) {
+    block_causal(in, blocks.queries, p.mixing(), kStep, p.op, call);
   }
 };
 

@@ -219,9 +219,10 @@ struct GradientLaws {
     no_values.dout.resize(p.queries(), 0);
     expect_unchanged(no_values, "no values");
     expect_unchanged(cut(p, true, true), "no tokens");
-    if (form.causal) return;
+    const Problem no_keys = cut(p, false, true);
+    if (form.causal || no_keys.keys() > 0) return;  // a form of self-attention alone
+    expect_unchanged(no_keys, "no keys");
     expect_unchanged(cut(p, true, false), "no queries");
-    expect_unchanged(cut(p, false, true), "no keys");
   }
 
   void IsWrittenToCoefficientsThatAreReadAlone() const {

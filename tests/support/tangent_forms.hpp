@@ -28,6 +28,7 @@
 #include <variant>
 
 #include "mhla/tangent/bidirectional.hpp"
+#include "mhla/tangent/block_causal.hpp"
 #include "mhla/tangent/causal.hpp"
 #include "mhla/tangent/linear.hpp"
 #include "mhla/tangent/naive.hpp"
@@ -98,6 +99,26 @@ struct BidirectionalTangentForm : DividingTangentForm<BidirectionalForm> {
   template <class In, class P, class Blocks>
   static auto forward(const In& in, const P& p, const Blocks& blocks) {
     return bidirectional(in, blocks, p.mixing(), p.op);
+  }
+};
+
+struct BlockCausalTangentForm : DividingTangentForm<BlockCausalForm> {
+  static constexpr const char* kName = "block_causal_tangent";
+  static constexpr bool kExactOutput = true;
+
+  template <class In, class P, class Blocks>
+  static void write(const TangentArguments<In>& a, const P& p, const Blocks& blocks,
+                    const Call& call) {
+    block_causal_tangent(a.in, blocks.queries, p.mixing(), kStep, p.op, a.tangents, a.out,
+                         a.parameters, call);
+  }
+  template <class In, class P, class Blocks>
+  static std::size_t bytes(const In& in, const P& p, const Blocks& blocks, const ExecutorRef& x) {
+    return bidirectional_tangent_workspace_bytes(in, blocks, p.op, x);
+  }
+  template <class In, class P, class Blocks>
+  static auto forward(const In& in, const P& p, const Blocks& blocks) {
+    return block_causal(in, blocks.queries, p.mixing(), kStep, p.op);
   }
 };
 

@@ -62,6 +62,13 @@ class MixingView {
     return MixingView<C>(data_, pattern_, heads_, head_stride_);
   }
 
+  /// The coefficients of blocks in no later step than their row's (Pattern::block_causal).
+  MixingView block_causal(Index step) const {
+    MixingView part = *this;
+    part.pattern_ = pattern_.block_causal(step);
+    return part;
+  }
+
   /// The matrix of head h, or the matrix that all heads share.
   MixingView of_head(Index h) const { return {data_ + h * head_stride_, pattern_}; }
   /// The matrices of `count` heads: first, first + step, ..., or the matrix that all heads share.

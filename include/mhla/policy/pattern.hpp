@@ -3,7 +3,8 @@
 /// \file
 /// Stage 4 of 5: positions of the coefficients of a mixing matrix [Mq,Mk], and their memory layout.
 /// With a band, cost grows with M instead of M^2. With lists of key blocks per row, cost grows with
-/// the number of coefficients. Other entries are 0, are not stored and have no gradient.
+/// the number of coefficients. Other entries are 0, are not stored and have no gradient. Numbers of
+/// a band that block_causal leaves out are stored, but not read.
 
 #include <algorithm>
 #include <memory>
@@ -69,6 +70,12 @@ class Pattern {
   ///     [0, cols).
   Pattern(Index cols, const std::vector<std::vector<Index>>& lists);
 
+  /// The same numbers in memory, without the coefficients of blocks in later steps than their
+  /// row's. A step is `step` consecutive blocks, such as those of a frame: row i keeps the columns
+  /// b < (i / step + 1) step.
+  /// \throws option_error if step < 1, or if lists have a column of a later step.
+  Pattern block_causal(Index step) const;
+
   Index rows() const { return rows_; }  ///< Mq, query blocks
   Index cols() const { return cols_; }  ///< Mk, key blocks
   bool sparse() const { return lists_ != nullptr; }
@@ -86,9 +93,13 @@ class Pattern {
 
   // Bands only:
   Index first(Index i) const { return std::clamp<Index>(i - lower_, 0, cols_); }
-  Index last(Index i) const { return std::clamp<Index>(i + upper_ + 1, 0, cols_); }
+  Index last(Index i) const {
+    return std::clamp<Index>(std::min(i + upper_, last_of_step(i)) + 1, 0, cols_);
+  }
   /// The rows that hold column b: [first_row(b), last_row(b)).
-  Index first_row(Index b) const { return std::clamp<Index>(b - upper_, 0, rows_); }
+  Index first_row(Index b) const {
+    return std::clamp<Index>(std::max(b - upper_, step_ == 0 ? 0 : b / step_ * step_), 0, rows_);
+  }
   Index last_row(Index b) const { return std::clamp<Index>(b + lower_ + 1, 0, rows_); }
   /// Numbers stored per row: the coefficients of the widest row.
   Index width() const { return std::min(cols_, lower_ + upper_ + 1); }
@@ -98,7 +109,13 @@ class Pattern {
   detail::PatternList column(Index b) const;
 
  private:
+  /// The last block of the step of block i, or the last block of all.
+  Index last_of_step(Index i) const {
+    return step_ == 0 ? cols_ - 1 : i / step_ * step_ + step_ - 1;
+  }
+
   Index rows_ = 0, cols_ = 0, lower_ = 0, upper_ = 0;
+  Index step_ = 0;  // blocks; 0: rows hold blocks of later steps too
   std::shared_ptr<const detail::PatternLists> lists_;  // null: a band
 };
 
@@ -163,6 +180,24 @@ inline Pattern::Pattern(Index cols, const std::vector<std::vector<Index>>& lists
   lists_ = std::make_shared<const detail::PatternLists>(detail::pattern_lists(cols, lists));
 }
 
+inline Pattern Pattern::block_causal(Index step) const {
+  if (step < 1) {
+    detail::fail_option("block_causal", "step", "is " + std::to_string(step), "at least 1 block");
+  }
+  Pattern part = *this;
+  part.step_ = step;
+  for (Index i = 0; sparse() && i < rows_; ++i) {
+    const detail::PatternList list = row(i);
+    const Index last = list.count == 0 ? 0 : list.blocks[list.count - 1];
+    if (last > part.last_of_step(i)) {
+      detail::fail_option("block_causal", "mixing",
+                          "lists block " + std::to_string(last) + " for block " + std::to_string(i),
+                          "blocks of no later step, up to " + std::to_string(part.last_of_step(i)));
+    }
+  }
+  return part;
+}
+
 inline detail::PatternList Pattern::row(Index i) const {
   const Index first = lists_->row_begin[static_cast<std::size_t>(i)];
   return {lists_->columns.data() + first, nullptr, first,
@@ -197,7 +232,7 @@ void Pattern::for_each_in_row(Index i, F&& f) const {
 inline bool operator==(const Pattern& a, const Pattern& b) {
   if (a.sparse() != b.sparse() || a.rows_ != b.rows_ || a.cols_ != b.cols_) return false;
   if (a.sparse()) return a.lists_ == b.lists_ || *a.lists_ == *b.lists_;
-  return a.lower_ == b.lower_ && a.upper_ == b.upper_;
+  return a.lower_ == b.lower_ && a.upper_ == b.upper_ && a.step_ == b.step_;
 }
 
 namespace detail {
