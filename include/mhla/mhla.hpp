@@ -37,6 +37,7 @@
 #include "mhla/attention/batch.hpp"            // BatchInputs, CrossBlocks
 #include "mhla/attention/bidirectional.hpp"    // every query reads every key
 #include "mhla/attention/block_causal.hpp"     // a query reads its own step and earlier ones whole
+#include "mhla/attention/block_streaming.hpp"  // the same step by step
 #include "mhla/attention/causal.hpp"           // every query reads the past
 #include "mhla/attention/causal_decay.hpp"     // causal with DecayMixing
 #include "mhla/attention/diagnose.hpp"         // rank and entropy of the attention matrix

@@ -34,6 +34,9 @@ TEST(Allocation, FormsWithAWorkspaceAllocateNothing) {
   const Streaming<float> stream({.width = 24, .values = 24, .block_length = 16},
                                 uniform_causal<float>(100));
   std::vector<StreamingState<float>> states(4, stream.start());
+  const BlockStreaming<float, Contiguous> steps({.width = 24, .values = 24}, Contiguous(200, 50),
+                                                MixingMatrix<float>::banded(400, 400, 3, 0));
+  auto state = steps.start();
   std::vector<std::byte> memory(std::size_t{1} << 24);
   ThreadPool three(3), nine(9);  // fewer workers than heads of the batch, and more
   for (const ExecutorRef& executor : {ExecutorRef(), ExecutorRef(three), ExecutorRef(nine)}) {
@@ -50,7 +53,8 @@ TEST(Allocation, FormsWithAWorkspaceAllocateNothing) {
         [&] { causal(batch, lengths, mixing, op, outs, call); },
         [&] { linear_bidirectional(batch, op, outs, call); },
         [&] { softmax_causal(batch, outs, {}, call); },
-        [&] { append(stream, std::span(states), batch, outs, call); }};
+        [&] { append(stream, std::span(states), batch, outs, call); },
+        [&] { steps.append(state, head, out, call); }};
     for (const auto& f : calls) {
       EXPECT_EQ(allocations(f), 0) << &f - calls << " with " << executor.workers();
     }

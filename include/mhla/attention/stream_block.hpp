@@ -46,10 +46,6 @@ struct StreamingSizes {
 
 namespace detail {
 
-inline void expect_nothing_kept(const char* function, const Call& call) {
-  if (!call.kept.empty()) fail_option(function, "kept", "is set", "none: a stream keeps nothing");
-}
-
 /// The parts of a stream's memory.
 template <class A, class Mixing>
 struct StreamMemory {

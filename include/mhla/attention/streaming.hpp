@@ -21,14 +21,13 @@
 /// blocks. state_bytes() is known beforehand. Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
-#include <limits>
-#include <span>
 #include <utility>
 
 #include "mhla/attention/batch.hpp"
 #include "mhla/attention/heads.hpp"
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/overlap.hpp"
+#include "mhla/attention/stream_batch.hpp"
 #include "mhla/attention/stream_block.hpp"
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
@@ -52,6 +51,8 @@ class Streaming {
   using Earlier = detail::EarlierBlocks<A, View>;
 
  public:
+  using Element = T;
+
   /// \throws shape_error unless the mixing matrix is square, option_error for a decaying one
   /// without a term, a negative width, a block_length below 1 or a normaliser that is not causal.
   Streaming(const StreamingSizes& sizes, Mixing mixing, Op op = {});
@@ -119,23 +120,6 @@ class Streaming {
   std::size_t memory_bytes_ = 0;  // of a state
   std::size_t append_bytes_ = 0;
 };
-
-/// Streaming::append of every sequence and head of a batch.
-/// \param states  [sequences * H] states, the heads of a sequence side by side; start(h) of head h
-/// \throws as append does, before any state or output has changed.
-template <Scalar T, class Op, class Mixing>
-void append(const Streaming<T, Op, Mixing>& stream,
-            std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
-            std::type_identity_t<TensorView<T>> out, const Call& call = {});
-template <Scalar T, class Op, class Mixing>
-std::size_t append_workspace_bytes(const Streaming<T, Op, Mixing>& stream,
-                                   const ExecutorRef& executor = {});
-/// Throws what append with these arguments would throw.
-template <Scalar T, class Op, class Mixing>
-void check_append(const Streaming<T, Op, Mixing>& stream,
-                  std::span<const StreamingState<accumulator_t<T>>> states,
-                  const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
-                  const Call& call = {});
 
 // ------------------------------------------------------------------------------------------------
 
@@ -246,52 +230,6 @@ void Streaming<T, Op, Mixing>::append_checked(StreamingState<A>& state, const In
     header.position += count;
     done += count;
   }
-}
-
-template <Scalar T, class Op, class Mixing>
-std::size_t append_workspace_bytes(const Streaming<T, Op, Mixing>& stream,
-                                   const ExecutorRef& executor) {
-  return static_cast<std::size_t>(detail::checked_product(
-      "append", "workspace",
-      {executor.workers(), static_cast<Index>(stream.append_workspace_bytes())}));
-}
-
-template <Scalar T, class Op, class Mixing>
-void check_append(const Streaming<T, Op, Mixing>& stream,
-                  std::span<const StreamingState<accumulator_t<T>>> states,
-                  const BatchInputs<T>& in, std::type_identity_t<TensorView<T>> out,
-                  const Call& call) {
-  using namespace detail;
-  expect_batch("append", in, out, "out");
-  expect_nothing_kept("append", call);
-  const Index pairs = sequences(in) * heads(in);
-  if (static_cast<Index>(states.size()) != pairs) {
-    fail_shape("append", "states", "has " + std::to_string(states.size()) + " entries",
-               std::to_string(pairs) + " (sequences times heads)");
-  }
-  for (Index pair = 0; pair < pairs; ++pair) {
-    const Index s = pair / heads(in), h = pair % heads(in);
-    if (h == 0) stream.check_inputs(head_inputs(in, s, h), head_output(in, out, s, h));
-    stream.check_state(states[static_cast<std::size_t>(pair)], query_span(in, s).tokens.length);
-  }
-  if (stream.heads() > 1) expect_state_heads(states, heads(in));
-  expect_separate("append", in, TensorView<const T>(out));
-}
-
-template <Scalar T, class Op, class Mixing>
-void append(const Streaming<T, Op, Mixing>& stream,
-            std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
-            std::type_identity_t<TensorView<T>> out, const Call& call) {
-  using namespace detail;
-  check_append(stream, states, in, out, call);
-  const Scratch scratch("append", call.workspace, append_workspace_bytes(stream, call.executor));
-  const std::size_t share = stream.append_workspace_bytes();
-  call.executor.for_each(sequences(in) * heads(in), [&](Index pair, Index w) {
-    const Index s = pair / heads(in), h = pair % heads(in);
-    stream.append_checked(states[static_cast<std::size_t>(pair)], head_inputs(in, s, h),
-                          head_output(in, out, s, h),
-                          scratch.bytes().subspan(static_cast<std::size_t>(w) * share, share));
-  });
 }
 
 }  // namespace MHLA_TARGET

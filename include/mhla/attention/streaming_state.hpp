@@ -56,9 +56,11 @@ struct StateHeader {
   std::int64_t features = 0, normalizer_features = 0;
   std::int64_t sum_features = 0;  // of the sums that the normaliser reads
   std::int64_t head = 0;          // with a mixing matrix of its own, or 0
+  std::int64_t step = 0;          // blocks of a step, 0 of a stream token by token
   std::int64_t position = 0;      // tokens seen
   std::int64_t open_keys = 0;     // kept keys of the open block
   std::int64_t in_running = 0;    // of them, those that all of R holds (streaming.hpp)
+  std::int64_t first_block = 0;   // of the summaries of steps that are kept (step_window.hpp)
 };
 
 /// Head of a new state. Throws if the stream has mixing matrices of other heads alone.
@@ -106,6 +108,8 @@ class StreamingState {
  private:
   template <Scalar T, class Op, class Mixing>
   friend class Streaming;
+  template <Scalar T, class Blocks, class Op, class Mixing>
+  friend class BlockStreaming;
 
   struct alignas(detail::kBufferAlignment) Line {
     std::byte bytes[detail::kBufferAlignment];
@@ -120,6 +124,7 @@ class StreamingState {
     other.position = header_.position;
     other.open_keys = header_.open_keys;
     other.in_running = header_.in_running;
+    other.first_block = header_.first_block;
     return std::memcmp(&other, &header_, sizeof(other)) == 0;
   }
   std::byte* memory() { return reinterpret_cast<std::byte*>(memory_.data()); }
@@ -174,7 +179,8 @@ void StreamingState<A>::restore(std::span<const std::byte> from) {
   }
   if (!same_stream(saved) || saved.position < 0 || saved.position > header_.capacity ||
       saved.open_keys < 0 || saved.open_keys > saved.position % saved.block_length ||
-      saved.in_running < 0 || saved.in_running > saved.open_keys) {
+      saved.in_running < 0 || saved.in_running > saved.open_keys || saved.first_block < 0 ||
+      (saved.step == 0 && saved.first_block > 0)) {
     detail::fail_option(kName, "from", "holds a state of another stream, or none",
                         "a state saved by a stream of these sizes");
   }
