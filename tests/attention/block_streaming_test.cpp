@@ -252,11 +252,14 @@ TEST(BlockStreaming, WhatDoesNotFitIsRefusedAndChangesNothing) {
                             {.kept = Workspace(reinterpret_cast<std::byte*>(out.data()), 8)});
             }),
             "mhla::BlockStreaming::append: kept is set, expected none: a stream keeps nothing");
-  const Stream other({.width = 2, .values = 2}, Contiguous(6, 2), m);
-  EXPECT_EQ(text([&] { other.append(state, inputs(x, x, x), out); }),
+  EXPECT_EQ(state.position(), 6);
+  const MixingMatrix<float> three(Matrix<float>::Ones(3, 3));
+  const Stream in_twos({.width = 2, .values = 2}, Contiguous(6, 3), three);
+  const Stream in_threes({.width = 2, .values = 2}, Contiguous(6, 2), three);
+  state = in_twos.start();
+  EXPECT_EQ(text([&] { in_threes.append(state, inputs(x, x, x), out); }),
             "mhla::BlockStreaming::append: state was made by another stream, expected one made by "
             "start()");
-  EXPECT_EQ(state.position(), 6);
   EXPECT_EQ(text([&] { Stream({.width = -1, .values = 2}, Contiguous(6, 2), m); }),
             "mhla::BlockStreaming: sizes are width -1, values 2, normalizer_width 0, expected "
             "widths >= 0");
