@@ -49,8 +49,11 @@ template <class A>
 class Placed {
  public:
   Placed(const std::vector<A>& values, Index offset)
-      : all_(values.size() + 32, kNaN<A>), offset_(offset), count_(std::ssize(values)) {
-    std::copy(values.begin(), values.end(), data());
+      : all_(static_cast<std::size_t>(offset), kNaN<A>),
+        offset_(offset),
+        count_(std::ssize(values)) {
+    all_.insert(all_.end(), values.begin(), values.end());
+    all_.resize(values.size() + 32, kNaN<A>);
   }
   A* data() { return all_.data() + offset_; }
   const A* data() const { return all_.data() + offset_; }

@@ -130,7 +130,7 @@ class CausalBlock {
     gather_features(k, keys_.tokens(), keys_.count(), op_.key_map, scratch_.keys.raw,
                     scratch_.keys.keys);
     to.clear();
-    to.append(scratch_.keys.keys, Rows<A>(), keys_.places(), keys_.count(), sums_.weight);
+    to.append_keys(scratch_.keys.keys, keys_.places(), keys_.count(), sums_.weight);
   }
 
   /// Writes the outputs of queries that see keys up to the strip's. The next ones are prefetched as

@@ -71,7 +71,7 @@ class IntraBlockAdjoint {
     transposed_values_.clear();
     transposed_values_.append(values, keys, places, n, A(1));
     keys_.clear();
-    keys_.append(keys, Rows<A>(), places, n, A(1));
+    keys_.append_keys(keys, places, n, A(1));
   }
 
   /// Computes P for some queries [count,D] in the given slots, and the sums of its rows.

@@ -117,7 +117,7 @@ class CausalBlockTangent {
     const Rows<A> keys = w_.keys.value.keys, dkeys = w_.keys.tangent.keys;
     const auto append = [&](Rows<A> rows, A weight, PackedKeys<A>& packed) {
       packed.clear();
-      packed.append(rows, Rows<A>(), places, count, weight);
+      packed.append_keys(rows, places, count, weight);
     };
     append(keys, sums_.value.weight, to.value);
     if (!tangent) {

@@ -71,6 +71,14 @@ class PackedKeys {
     for (Index s = 0; s < n; ++s) std::copy_n(values.row(s), width_, values_.row(count_ + s));
     append_keys(keys, places, n, weight);
   }
+  /// Appends a strip without values, of which E is 0.
+  void append_keys(Rows<A> keys, const Index* places, Index n, A weight) {
+    for (Index s = n; s < kStripTokens; ++s) std::fill_n(keys.row(s), features_, A(0));
+    transpose_scaled(weight, keys.data, keys.stride, kStripTokens, features_,
+                     transposed_ + count_ * features_, kStripTokens);
+    std::copy_n(places, n, places_ + count_);
+    count_ += n;
+  }
 
   /// scores[r, j] = queries[r] . key j of tile t for the keys j < seen[r]; seen ascends. Computes
   /// panel by panel of keys, for the queries that see any key of the panel. Other scores are
@@ -109,14 +117,6 @@ class PackedKeys {
   }
 
  private:
-  void append_keys(Rows<A> keys, const Index* places, Index n, A weight) {
-    for (Index s = n; s < kStripTokens; ++s) std::fill_n(keys.row(s), features_, A(0));
-    transpose_scaled(weight, keys.data, keys.stride, kStripTokens, features_,
-                     transposed_ + count_ * features_, kStripTokens);
-    std::copy_n(places, n, places_ + count_);
-    count_ += n;
-  }
-
   Index features_ = 0;       // D
   Index width_ = 0;          // E
   A* transposed_ = nullptr;  // [tiles, D, 64]
