@@ -170,15 +170,15 @@ TEST(BlockStreaming, DecayingTermsAreTheirMatrixWithoutAnEnd) {
     const auto stream = x.stream(terms);
     auto state = stream.start();
     for (Index s = 0; s < 20; ++s) {
-      for (int twice = 0; twice < 2; ++twice) x.append_nan(stream, state);
-      for (int twice = 0; twice < 2; ++twice) stream.roll_back(state);
+      for (Index visits = 0; visits < s % 3; ++visits) x.append_nan(stream, state);
+      for (Index visits = 0; visits < s % 3; ++visits) stream.roll_back(state);
       EXPECT_LT((x.append(stream, state, s) - x.rows_of(whole, s)).cwiseAbs().maxCoeff(), 1e-14);
     }
     EXPECT_GT(stream.capacity(), Index{1} << 60);
-    stream.roll_back(state);
+    for (int twice = 0; twice < 2; ++twice) stream.roll_back(state);
     EXPECT_EQ(message_of<option_error>([&] { stream.roll_back(state); }),
               "mhla::BlockStreaming::roll_back: state keeps no summary of block " +
-                  std::to_string(18 * blocks) +
+                  std::to_string(17 * blocks) +
                   ", expected the blocks that the step before reads: fewer steps to take back");
   }
 }
