@@ -160,11 +160,11 @@ TEST_F(OverlappingOutputs, OneHeadIsHeldToTheSame) {
         std::pair(MatrixView<float>(few.data(), 40, 8, 7), "[7, 1]"),
         std::pair(MatrixView<float>(few.data() + 273, 40, 8, -7), "[-7, 1]"),
         std::pair(MatrixView<float>(few.data(), 40, 8, 8, 0), "[8, 0]")}) {
-    EXPECT_EQ(message_of<option_error>([&] { bidirectional(in, blocks, mixing, out); }),
+    EXPECT_EQ(message_of<option_error>([&, out = out] { bidirectional(in, blocks, mixing, out); }),
               std::string("mhla::bidirectional: out has strides ") + strides + distinct);
-    EXPECT_EQ(message_of<option_error>([&] { stream.append(state, in, out); }),
+    EXPECT_EQ(message_of<option_error>([&, out = out] { stream.append(state, in, out); }),
               std::string("mhla::Streaming::append: out has strides ") + strides + distinct);
-    EXPECT_EQ(message_of<option_error>([&] { stream.check_append(state, in, out); }),
+    EXPECT_EQ(message_of<option_error>([&, out = out] { stream.check_append(state, in, out); }),
               std::string("mhla::Streaming::append: out has strides ") + strides + distinct);
   }
   EXPECT_EQ(few, std::vector<float>(40 * 8));
@@ -202,7 +202,7 @@ TEST_F(OverlappingOutputs, OfKeysThatHeadsShareAreRefused) {
   const auto expect_refusal = [&](const std::string& name, const auto& add) {
     for (const auto& [argument, gradients] : {std::pair("k", BatchGradients<float>{.k = shared}),
                                               std::pair("v", BatchGradients<float>{.v = shared})}) {
-      EXPECT_EQ(message_of<option_error>([&] { add(gradients); }),
+      EXPECT_EQ(message_of<option_error>([&, gradients = gradients] { add(gradients); }),
                 "mhla::" + name + ": gradients." + argument +
                     " has strides [320, 8, 0, 1], and elements that overlap, expected strides of "
                     "distinct elements");

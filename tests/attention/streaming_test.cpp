@@ -120,7 +120,7 @@ struct Streams {
       const auto p = problem(seed);
       Matrix<T> causal = unwritten<T>(p.q.rows(), p.v.cols());
       run_whole(p.inputs(), Arguments<T>(p), causal, {});
-      const Index w = largest_block(p.key_blocks), single = w * (seed % 3);
+      const Index w = largest_block(p.key_blocks), single = w * static_cast<Index>(seed % 3);
       Random rng(seed);
       const Matrix<T> out = feed(
           p, [&, fed = Index{0}]() mutable { return ++fed <= single ? 1 : w * rng.integer(1, 3); },

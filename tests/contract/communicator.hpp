@@ -37,7 +37,7 @@ TYPED_TEST_P(CommunicatorContract, RecordsOfAllRanksArrive) {
     EXPECT_GE(rank.rank(), 0);
     EXPECT_LT(rank.rank(), rank.size());
     const auto ranks = static_cast<std::size_t>(rank.size());
-    for (const std::size_t bytes : {1, 200, 100'000, 0, 8}) {
+    for (const std::size_t bytes : std::initializer_list<std::size_t>{1, 200, 100'000, 0, 8}) {
       RankArrays records({&bytes, 1}, rank.size(), bytes);
       RankArrays rows({&bytes, 1}, rank.size(), bytes);
       rows.fill(rank.rank(), rank.rank() + 1);
@@ -92,7 +92,7 @@ TYPED_TEST_P(CommunicatorContract, LongRowsArriveWhole) {
     const bool sends = rank.rank() == 0, receives = rank.rank() == last;
     const std::size_t row_bytes[] = {5'000'001, 17, 8'000'000};
     const Index rows = 3;
-    for (const std::size_t padding : {0, 3}) {
+    for (const std::size_t padding : std::initializer_list<std::size_t>{0, 3}) {
       RankArrays arrays(row_bytes, sends || receives ? rows : 0, 0, padding);
       if (sends) arrays.fill(0, rows);
       const PeerRows to{last, 0, rows}, from{0, 0, rows};

@@ -30,7 +30,7 @@ void expect_planned_bytes() {
   for_problems<float>(Form(), 60, [&](const GradientProblem<float>& p) {
     for (const Index ranks : {1, 2, 5}) {
       const auto [queries, keys] = RankProblem<float>::splits(p, ranks);
-      distributed::run_ranks(ranks, [&](ThreadRank& thread) {
+      distributed::run_ranks(ranks, [&, queries = queries, keys = keys](ThreadRank& thread) {
         CountedRank comm(thread);
         const RankProblem<float> rank(p, comm.rank(), ranks);
         const auto in = rank.local.inputs();

@@ -17,7 +17,7 @@ TEST(LinearBidirectional, CrossQueryIsKeySumForwardsAndBackwardsAlsoWithoutKeysO
   for (const auto& [queries, keys] : {std::array<Index, 2>{70, 70}, {70, 0}, {0, 70}, {3, 70}}) {
     const auto draw = [&](Index rows) { return rng.matrix<double>(rows, kWidth, 0.1, 1); };
     const Matrix<double> q = draw(queries), k = draw(keys), v = draw(keys), dout = draw(queries);
-    const auto run = [&](auto normalizer) {
+    const auto run = [&, queries = queries, keys = keys](auto normalizer) {
       const Operator op{EluPlusOne{}, EluPlusOne{}, normalizer};
       Matrix<double> dq = Matrix<double>::Zero(queries, kWidth);
       Matrix<double> dk = Matrix<double>::Zero(keys, kWidth), dv = dk;

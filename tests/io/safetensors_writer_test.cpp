@@ -294,7 +294,7 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereTheDiskIsFull) {
   struct rlimit usual;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
   const auto handler = signal(SIGXFSZ, SIG_IGN);
-  for (const rlim_t limit : {0, 1, 100, 4096, 100000, 399999}) {
+  for (const rlim_t limit : std::initializer_list<rlim_t>{0, 1, 100, 4096, 100000, 399999}) {
     const struct rlimit small = {limit, usual.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
     expect_untouched(writer, path, folder.path());

@@ -51,10 +51,10 @@ struct Dual {
   }
   friend Dual operator/(const Dual& a, const Dual& b) {
     const W divisor = std::abs(b.value), relative = b.size / divisor;
-    const W value = a.value / b.value, size = a.size / divisor + std::abs(value) * relative;
-    const W tangent = (a.tangent - value * b.tangent) / b.value;
-    return {value, tangent, size,
-            (a.tangent_size + size * b.tangent_size) / divisor + std::abs(tangent) * relative};
+    const W y = a.value / b.value, of_y = a.size / divisor + std::abs(y) * relative;
+    const W slope = (a.tangent - y * b.tangent) / b.value;
+    return {y, slope, of_y,
+            (a.tangent_size + of_y * b.tangent_size) / divisor + std::abs(slope) * relative};
   }
   Dual& operator+=(const Dual& b) { return *this = *this + b; }
   Dual& operator-=(const Dual& b) { return *this = *this - b; }
@@ -67,8 +67,8 @@ struct Dual {
   friend Dual exp(const Dual& a) {
     using Limits = std::numeric_limits<A>;
     const W y = std::exp(a.value),
-            size = y * (1 + a.size / 8) + 2 * W(Limits::min()) / W(Limits::epsilon());
-    return {y, y * a.tangent, size, size * a.tangent_size};
+            of_y = y * (1 + a.size / 8) + 2 * W(Limits::min()) / W(Limits::epsilon());
+    return {y, y * a.tangent, of_y, of_y * a.tangent_size};
   }
 };
 
