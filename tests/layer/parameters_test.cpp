@@ -70,15 +70,13 @@ TEST(ParameterTable, LaysTensorsSideBySide) {
             "name");
 }
 
-TEST(ParameterTable, TakesThoseOfAnotherTableBelowAPrefix) {
+TEST(ParameterTable, DescribesTensorsAndOptions) {
   ParameterTable table;
-  table.add("gain", {5});
-  EXPECT_EQ(table.add("a.", small_table()), 5);
-  EXPECT_EQ(table.add("b.", small_table()), 13);
-  EXPECT_EQ(table.size(), 21);
-  EXPECT_EQ(table.find("b.bias")->begin, 19);
-  EXPECT_EQ(table.find("a.weight")->shape, (std::vector<Index>{2, 3, 1}));
-  EXPECT_THROW(table.add("a.", small_table()), option_error);
+  table.add("up.weight", {3, 2});
+  table.leave_out("gate.weight", "gate");
+  table.add("up.bias", {3}, "bias");
+  EXPECT_EQ(table.describe(),
+            "up.weight [3, 2]\nup.bias [3], with bias\ngate.weight left out, with gate\n");
 }
 
 TEST(LoadParameters, CopiesTheTensorsBelowAPrefix) {

@@ -47,11 +47,9 @@ TESTED_WITH_OTHERS = """
     policy/mixing_view policy/map_layer policy/dpfp policy/elementwise_product
     io/replacement_file io/safetensors_entries io/safetensors_file io/safetensors_index
     fit/active_set fit/block_sums fit/check fit/fit_options fit/residual_rows
-    layer/layer layer/body layer/decoding_layer layer/feed_forward
-    layer/block_body layer/block_backward layer/block_family layer/block_condition
-    layer/block_convolution layer/block_norm
-    layer/step layer/steps
-    layer/language_parameters layer/language_maps layer/language_body layer/language_backward
+    layer/layer layer/graph_layer layer/body layer/decoding_layer layer/block
+    layer/step
+    layer/language_parameters layer/language_maps layer/language_steps layer/language_decoding
     """.split()
 
 # Parts of one kernel alone are tested with that kernel: intra_block with causal_read_out_sm90,

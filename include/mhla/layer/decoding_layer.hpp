@@ -14,9 +14,9 @@
 ///     layer.append(state, prompts, offsets, y);    // [12, C]
 ///
 /// Every sequence gets the bits that it has alone, with the same calls. A state is a value with
-/// functions to save, restore, select and reorder (language_state.hpp). A Decoder implements a
-/// layer's append.
+/// functions to save, restore, select and reorder (language_state.hpp).
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,26 +28,30 @@
 #include "mhla/core/executor.hpp"
 #include "mhla/core/tensor_file.hpp"
 #include "mhla/core/workspace.hpp"
+#include "mhla/layer/language_parameters.hpp"
+#include "mhla/layer/language_state.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/rows.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// \tparam Decoder  with Body, State and Scratch, and the functions project, start and append
-template <class Decoder>
-class DecodingLayer : public Layer<typename Decoder::Body> {
-  using Base = Layer<typename Decoder::Body>;
+/// \tparam F  family of a layer (layer.hpp) with one language layer below the prefix kAttention, of
+///            the options language(options). It has the names kStart and kAppend, of errors.
+template <class F>
+class DecodingLayer : public Layer<F> {
+  using Base = Layer<F>;
 
  public:
   using A = typename Base::A;
   using Options = typename Base::Options;
-  using State = typename Decoder::State;
+  using State = LanguageState<A>;
 
   explicit DecodingLayer(const Options& options) : Base(options) {}
   /// Projects the mixing matrix as the authors do before each use.
-  template <TensorFile<A> F>
-  DecodingLayer(const F& file, std::string_view prefix, const Options& options,
+  template <TensorFile<A> File>
+  DecodingLayer(const File& file, std::string_view prefix, const Options& options,
                 const std::vector<std::string_view>& recomputed = {})
       : Base(file, prefix, options, recomputed) {
     project();
@@ -55,7 +59,11 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
 
   /// Applies the authors' constraint: clamps coefficients of the mixing matrix to [1e-5, 1], and
   /// sets those above the diagonal to 0. Call it in training after every step.
-  void project() { Decoder::project(this->body(), this->parameters()); }
+  void project() {
+    const auto mixing = this->table().place(std::string(F::kAttention) + "mixing_matrix");
+    const Index chunks = F::language(this->options()).chunks;
+    clamp_to_lower_triangle(detail::mixing_at(mixing, this->parameters(), chunks), A(1e-5), A(1));
+  }
 
   /// Returns a state without tokens. It contains the mixing matrix and packed projections of the
   /// layer. Every append reads the other parameters from the layer. After a change of parameters,
@@ -63,9 +71,12 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
   /// \throws option_error for a negative batch.
   State start(Index batch = 1) const {
     if (batch < 0) {
-      detail::fail_option(Decoder::kStart, "batch", "is " + std::to_string(batch), "at least 0");
+      detail::fail_option(F::kStart, "batch", "is " + std::to_string(batch), "at least 0");
     }
-    return Decoder::start(this->body(), this->parameters(), batch);
+    return State(
+        std::make_shared<const detail::LanguageDecoding<A>>(
+            this->graph(), F::kAttention, F::language(this->options()), this->parameters()),
+        batch);
   }
 
   /// Writes y for the next tokens of each sequence, and moves the state past these tokens.
@@ -81,7 +92,7 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
     const detail::input_t<X> rows(x);
     expect_input(state, rows);
     const Index batch = state.batch();
-    detail::expect_whole_items(Decoder::kAppend, "x", rows.rows, batch, "the batch of the state");
+    detail::expect_whole_items(F::kAppend, "x", rows.rows, batch, "the batch of the state");
     append_rows(state, rows, y, call,
                 [&](Index b) { return batch == 0 ? 0 : rows.rows / batch * b; });
   }
@@ -94,37 +105,46 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
     const detail::input_t<X> rows(x);
     expect_input(state, rows);
     if (std::ssize(offsets) != state.batch() + 1) {
-      detail::fail_shape(Decoder::kAppend, "offsets",
+      detail::fail_shape(F::kAppend, "offsets",
                          "has " + std::to_string(offsets.size()) + " entries",
                          std::to_string(state.batch() + 1) + ", one more than the state's batch");
     }
-    detail::expect_offsets(Decoder::kAppend, "offsets", offsets, rows.rows);
+    detail::expect_offsets(F::kAppend, "offsets", offsets, rows.rows);
     append_rows(state, rows, y, call,
                 [&](Index b) { return offsets[static_cast<std::size_t>(b)]; });
   }
   std::size_t append_workspace_bytes(const State& state, Index rows,
                                      const ExecutorRef& executor = {}) const {
-    return detail::counted_bytes(
-        [&](detail::Arena& arena) { return Memory(arena, this->body(), state, rows, executor); });
+    detail::Arena counting;
+    take(counting, {*state.shared_}, state.batch(), rows, executor);
+    return counting.bytes();
   }
 
  private:
-  struct Memory {
-    Index* offsets;  // [B + 1]
-    typename Decoder::Scratch scratch;
-
-    Memory(detail::Arena& arena, const typename Decoder::Body& body, const State& state, Index rows,
-           const ExecutorRef& executor)
-        : offsets(arena.take<Index>(Decoder::kAppend, state.batch() + 1)),
-          scratch(arena, body, state, rows, executor) {}
+  /// A pass and memory of the offsets of its sequences.
+  struct Append {
+    Pass<A> pass;
+    Index* offsets;  // [B+1]
   };
+  Append take(detail::Arena& arena, const detail::Decoding<A>& decoding, Index batch, Index rows,
+              const ExecutorRef& executor) const {
+    Append append{this->graph().pass({rows, 1}, executor),
+                  arena.take<Index>(F::kAppend, batch + 1)};
+    Pass<A>& p = append.pass;
+    p.decoding = &decoding, p.packed = &decoding.shared.packed;
+    p.tape = this->graph().take_tape(arena, p.sizes, false);
+    p.scratch = this->graph().take_scratch(arena, p);
+    return append;
+  }
 
   void expect_input(const State& state, MatrixView<const A> x) const {
-    if (!Decoder::fits(this->body(), state)) {
-      detail::fail_option(Decoder::kAppend, "state", "was made by a layer with other options",
+    const auto& shared = *state.shared_;
+    if (shared.options != F::language(this->options()) ||
+        shared.parameters != this->table().size()) {
+      detail::fail_option(F::kAppend, "state", "was made by a layer with other options",
                           "one made by start()");
     }
-    detail::expect_rows(Decoder::kAppend, "x", x, -1, this->options().channels);
+    detail::expect_rows(F::kAppend, "x", x, -1, this->options().channels);
   }
   /// \param offset  offset(b) is the first row of sequence b
   template <class Offset>
@@ -134,11 +154,11 @@ class DecodingLayer : public Layer<typename Decoder::Body> {
 
 // ------------------------------------------------------------------------------------------------
 
-template <class Decoder>
+template <class F>
 template <class Offset>
-void DecodingLayer<Decoder>::append_rows(State& state, MatrixView<const A> x, MatrixView<A> y,
-                                         const LayerCall& call, const Offset& offset) const {
-  constexpr const char* kAppend = Decoder::kAppend;
+void DecodingLayer<F>::append_rows(State& state, MatrixView<const A> x, MatrixView<A> y,
+                                   const LayerCall& call, const Offset& offset) const {
+  constexpr const char* kAppend = F::kAppend;
   const Index batch = state.batch();
   detail::expect_rows(kAppend, "y", y, x.rows, x.cols);
   if (call.batch != 0 && call.batch != batch) {
@@ -158,11 +178,13 @@ void DecodingLayer<Decoder>::append_rows(State& state, MatrixView<const A> x, Ma
   if (batch == 0) return;
   detail::Scratch scratch(kAppend, call.workspace,
                           append_workspace_bytes(state, x.rows, call.executor));
-  const Memory memory(scratch.arena(), this->body(), state, x.rows, call.executor);
-  for (Index b = 0; b <= batch; ++b) memory.offsets[b] = offset(b);
-  Decoder::append(this->body(), this->parameters(), state, x,
-                  {memory.offsets, static_cast<std::size_t>(batch + 1)}, y, memory.scratch,
-                  call.executor);
+  detail::Decoding<A> decoding{
+      *state.shared_, state.heads_, {state.tails_[0], state.tails_[1], state.tails_[2]}};
+  Append append = take(scratch.arena(), decoding, batch, x.rows, call.executor);
+  for (Index b = 0; b <= batch; ++b) append.offsets[b] = offset(b);
+  decoding.offsets = {append.offsets, static_cast<std::size_t>(batch + 1)};
+  append.pass.parameters = this->parameters(), append.pass.x = x, append.pass.y = y;
+  this->graph().forward(append.pass);
 }
 
 }  // namespace MHLA_TARGET

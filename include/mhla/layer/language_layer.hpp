@@ -26,108 +26,73 @@
 /// with gate, and the cost of causal.hpp. Source: arXiv:2601.07832, section 4.2, and the released
 /// layers.
 
-#include <algorithm>
 #include <memory>
-#include <span>
+#include <utility>
 
-#include "mhla/attention/streaming.hpp"
 #include "mhla/core/arch.hpp"
-#include "mhla/core/matrix.hpp"
-#include "mhla/core/workspace.hpp"
 #include "mhla/layer/decoding_layer.hpp"
-#include "mhla/layer/language_backward.hpp"
-#include "mhla/layer/language_body.hpp"
-#include "mhla/layer/language_state.hpp"
-#include "mhla/policy/mixing_matrix.hpp"
+#include "mhla/layer/graph.hpp"
+#include "mhla/layer/language_parameters.hpp"
+#include "mhla/layer/language_steps.hpp"
+#include "mhla/layer/layer.hpp"
+#include "mhla/layer/rotary_table.hpp"
+#include "mhla/layer/steps.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// The layer. layer.hpp documents whole sequences, decoding_layer.hpp the next tokens.
-template <Accumulator A>
-using LanguageLayer = DecodingLayer<detail::LanguageDecoder<A>>;
-
-// ------------------------------------------------------------------------------------------------
-
 namespace detail {
 
-template <Accumulator A>
-struct LanguageDecoder {
-  using Body = LanguageBody<A>;
-  using State = LanguageState<A>;
+template <Accumulator T>
+struct LanguageFamily {
+  using Scalar = T;
+  using Options = LanguageOptions;
+  static constexpr const char* kName = "LanguageLayer";
   static constexpr const char* kStart = "LanguageLayer::start";
   static constexpr const char* kAppend = "LanguageLayer::append";
+  static constexpr const char* kOutput = "o_proj.weight";
+  static constexpr const char* kAttention = "";
 
-  struct Scratch {
-    typename Body::Activations tape;
-    Workspace rest;
-    Scratch(Arena& arena, const Body& body, const State& state, Index rows,
-            const ExecutorRef& executor)
-        : tape(arena, body, {rows, 1}),
-          rest(take_bytes(
-              kAppend, arena,
-              std::max(body.convolution_bytes(),
-                       mhla::append_workspace_bytes(state.shared_->stream, executor)))) {}
-  };
-
-  static void project(const Body& body, std::span<A> parameters) {
-    clamp_to_lower_triangle(body.views(parameters).mixing, A(1e-5), A(1));
-  }
-  static bool fits(const Body& body, const State& state) {
-    return state.shared_->options == body.options();
-  }
-  static State start(const Body& body, std::span<const A> parameters, Index batch) {
-    State state(std::make_shared<const LanguageDecoding<A>>(body, body.views(parameters)), batch);
-    const LanguageSizes& sizes = body.sizes();
-    for (Index group = 0; group < sizes.groups(); ++group) {
-      for (Index n = 0; n < batch * sizes.key_heads; ++n) {
-        const Index head = group + n % sizes.key_heads * sizes.groups();
-        state.heads_.push_back(state.shared_->stream.start(head));
-      }
-    }
-    return state;
-  }
-  static void append(const Body& body, std::span<const A> parameters, State& state,
-                     MatrixView<const A> x, std::span<const Index> offsets, MatrixView<A> y,
-                     const Scratch& scratch, const ExecutorRef& executor) {
-    const auto& tape = scratch.tape;
-    const LanguageDecoding<A>& shared = *state.shared_;
-    const PackedLanguage<A>& packed = shared.packed;
-    const Call inner{.workspace = scratch.rest, .executor = executor};
-    const auto p = body.views(parameters);
-    const LanguageTails<A> tails{state.tails_[0], state.tails_[1], state.tails_[2]};
-    const auto runs = [&](const auto& f) { for_each_run(state, offsets, f); };
-    body.attention_inputs(p, packed.maps, x, tape, runs, tails, &packed, inner);
-    const Index groups = body.sizes().groups();
-    const std::size_t heads = state.heads_.size() / static_cast<std::size_t>(groups);
-    for (Index group = 0; group < groups; ++group) {
-      const std::span<StreamingState<A>> states(state.heads_);
-      BatchInputs<A> in = body.inputs(tape, group);
-      in.query_offsets = in.key_offsets = offsets;
-      mhla::append(shared.stream, states.subspan(static_cast<std::size_t>(group) * heads, heads),
-                   in, body.outputs(tape.attention, 1, group), inner);
-    }
-    body.finish(p, x, tape, &packed, inner);
-    dense(tape.mixed, packed.o, y, executor);
-  }
-
- private:
-  /// Calls f for each run of sequences that have tokens.
-  template <class F>
-  static void for_each_run(const State& state, std::span<const Index> offsets, const F& f) {
-    const auto at = [&](Index b) { return offsets[static_cast<std::size_t>(b)]; };
-    for (Index b = 0, end = 0; b < state.batch(); b = end) {
-      const Index tokens = at(b + 1) - at(b), position = state.head(0, b).position();
-      end = b + 1;
-      while (end < state.batch() && at(end + 1) - at(end) == tokens &&
-             state.head(0, end).position() == position) {
-        ++end;
-      }
-      if (tokens > 0) f(SequenceRun{b, end - b, at(b), tokens, position});
-    }
-  }
+  static LanguageOptions checked(const LanguageOptions& o) { return checked_language_options(o); }
+  static Index tokens(const LanguageOptions&) { return 0; }
+  static Index most_tokens(const LanguageOptions& o) { return o.chunk * o.chunks; }
+  static const LanguageOptions& language(const LanguageOptions& o) { return o; }
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const LanguageOptions& o);
 };
 
+template <Accumulator T>
+Value LanguageFamily<T>::build(Graph<T>& g, Value x, const LanguageOptions& o) {
+  const LanguageSizes s(o);
+  const LanguageSlices w(g, o);
+  const auto angles = std::make_shared<RotaryTable<T>>();
+  g.when_prepared([=, most = most_tokens(o)] {
+    *angles = RotaryTable<T>::sequence(most, s.width, {.base = o.rotary_base});
+  });
+  const auto project = [&](const WeightSlices<DenseView>& projection,
+                           const WeightSlices<ConvolutionView>& convolution, std::size_t tail) {
+    const Value y = dense_step(g, x, projection);
+    return o.short_convolution ? short_convolution_step(g, y, convolution, tail) : y;
+  };
+  const auto rotated = [&](Value y, ParameterSlice weights, std::size_t map, Index heads) {
+    y = map_step(g, y, heads, o.feature_map, weights, map);
+    return sequence_rotary_step<T>(g, y, angles, heads);
+  };
+  // The gradient of x is summed in reverse: gate, v, q, k.
+  const Value k = rotated(project(w.k, w.k_convolution, 1), w.k_map, 1, s.key_heads);
+  const Value q = rotated(project(w.q, w.q_convolution, 0), w.q_map, 0, s.heads);
+  const Value v = project(w.v, w.v_convolution, 2);
+  const Value a = causal_step(g, q, k, v, o, w.mixing);
+  const Value mixed =
+      o.gate ? gated_rms_norm_step(g, a, w.head_gain, o.norm_eps, dense_step(g, x, w.gate))
+             : rms_norm_step(g, a, w.head_gain, o.norm_eps);
+  return dense_step(g, mixed, w.o);
+}
+
 }  // namespace detail
+
+/// The layer. layer.hpp documents whole sequences, decoding_layer.hpp the next tokens.
+template <Accumulator A>
+using LanguageLayer = DecodingLayer<detail::LanguageFamily<A>>;
+
 }  // namespace MHLA_TARGET
 }  // namespace mhla

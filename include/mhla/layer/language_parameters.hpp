@@ -6,7 +6,6 @@
 /// bias}, mixing_matrix, and g_norm_swish_gate.weight, or g_norm.weight without a gate.
 
 #include <cmath>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,9 +14,9 @@
 #include "mhla/layer/body.hpp"
 #include "mhla/layer/convolution_taps.hpp"
 #include "mhla/layer/dense.hpp"
+#include "mhla/layer/graph.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
-#include "mhla/policy/mixing_view.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -113,80 +112,64 @@ inline MapLayers layers_of_map(std::string_view map) {
               "relu, elu, identity, hedgehog, t2r, dpfp or elementwise_product");
 }
 
+/// Returns all tensors of a map, which lie side by side.
+/// \param name  of its first tensor, without a number and without "weight"
+inline ParameterSlice language_map_slice(const ParameterTable& table, const std::string& name,
+                                         const LanguageOptions& o) {
+  const MapLayers layers = layers_of_map(o.feature_map);
+  const Index width = LanguageSizes(o).width, numbers = width * (width + (layers.bias ? 1 : 0));
+  const Index begin = table.place(name + (layers.count == 2 ? "1" : "") + ".weight").begin;
+  return {begin, layers.count > 0 ? 1 : 0, layers.count * numbers};
+}
+
 /// Where the tensors lie in a row of parameters.
 struct LanguageSlices {
   ParameterSlice mixing;
-  Index chunks;
   WeightSlices<DenseView> q, k, v, gate, o;
   WeightSlices<ConvolutionView> q_convolution, k_convolution, v_convolution;
-  ParameterSlice q_map, k_map;
+  ParameterSlice q_map, k_map;  // all tensors of a map
   ParameterSlice head_gain;
 
-  /// Adds the tensors to a table.
-  LanguageSlices(ParameterTable& table, const LanguageOptions& options) : chunks(options.chunks) {
+  /// Adds the tensors to a graph.
+  template <class T>
+  LanguageSlices(Graph<T>& g, const LanguageOptions& options) {
     const LanguageSizes s(options);
     const Index c = options.channels, l = options.chunks, taps = options.convolution_taps;
     const Index queries = s.heads * s.width, keys = s.key_heads * s.width;
     const Index values = s.key_heads * s.values, outputs = s.heads * s.values;
-    mixing =
-        table.add("mixing_matrix", mixing_shape(l, 6, options.mixing_per_head, s.heads)).place();
-    q = {table, "q_proj", {queries, c}, false};
-    k = {table, "k_proj", {keys, c}, false};
-    v = {table, "v_proj", {values, c}, false};
-    if (options.gate) gate = {table, "g_proj", {outputs, c}, false};
-    if (options.short_convolution) {
-      q_convolution = {table, "q_conv1d", {queries, 1, taps}, options.convolution_bias};
-      k_convolution = {table, "k_conv1d", {keys, 1, taps}, options.convolution_bias};
-      v_convolution = {table, "v_conv1d", {values, 1, taps}, options.convolution_bias};
-    }
-    q_map = map(table, "feature_map_q.layer", s.width, layers_of_map(options.feature_map));
-    k_map = map(table, "feature_map_k.layer", s.width, layers_of_map(options.feature_map));
+    mixing = g.tensor("mixing_matrix", mixing_shape(l, 6, options.mixing_per_head, s.heads));
+    q = g.dense("q_proj", {queries, c}, false);
+    k = g.dense("k_proj", {keys, c}, false);
+    v = g.dense("v_proj", {values, c}, false);
+    gate = g.dense("g_proj", {outputs, c}, false, {options.gate, "gate"});
+    const auto convolution = [&](const char* name, Index channels) {
+      return g.template weights<ConvolutionView>(name, {channels, 1, taps},
+                                                 {options.convolution_bias, "convolution_bias"},
+                                                 {options.short_convolution, "short_convolution"});
+    };
+    q_convolution = convolution("q_conv1d", queries);
+    k_convolution = convolution("k_conv1d", keys);
+    v_convolution = convolution("v_conv1d", values);
+    q_map = map(g, "feature_map_q.layer", options);
+    k_map = map(g, "feature_map_k.layer", options);
     const char* const norm = options.gate ? "g_norm_swish_gate.weight" : "g_norm.weight";
-    head_gain = table.add(norm, {s.values}).place();
-    o = {table, "o_proj", {c, outputs}, false};
+    head_gain = g.tensor(norm, {s.values}, {true, options.gate ? "gate" : "gate = false"});
+    o = g.dense("o_proj", {c, outputs}, false);
   }
 
  private:
   /// Adds the tensors of a map side by side. Returns all of them.
-  static ParameterSlice map(ParameterTable& table, const std::string& name, Index width,
-                            const MapLayers& layers) {
-    if (layers.count == 0) return {};
-    const Index begin = table.size();
+  template <class T>
+  static ParameterSlice map(Graph<T>& g, const std::string& name, const LanguageOptions& o) {
+    const MapLayers layers = layers_of_map(o.feature_map);
+    const Index begin = g.table().size(), width = LanguageSizes(o).width;
     for (int i = 1; i <= layers.count; ++i) {
       const std::string number = layers.count == 1 ? "" : std::to_string(i);
-      WeightSlices<DenseView>(table, name + number, {width, width}, layers.bias);
+      g.template weights<DenseView>(name + number, {width, width}, layers.bias,
+                                    {true, "feature_map"});
     }
-    return {begin, 1, table.size() - begin};
+    return {begin, layers.count > 0 ? 1 : 0, g.table().size() - begin};
   }
-};
-
-/// The tensors of a row of parameters (T const) or of their gradients; all absent if it is empty.
-template <class T>
-struct LanguageParameters {
-  MixingView<T> mixing;           // [L,L], or [H,L,L]
-  DenseView<T> q, k, v, gate, o;  // without biases
-  ConvolutionView<T> q_convolution, k_convolution, v_convolution;
-  std::span<T> q_map, k_map;  // weights of the feature maps, as these order them
-  std::span<T> head_gain;     // [E]
-
-  /// The matrices of the query heads `group`, `group` + groups, ...: one per key head.
-  MixingView<T> mixing_of(Index group, const LanguageSizes& sizes) const {
-    return mixing.of_heads(group, sizes.groups(), sizes.key_heads);
-  }
-
-  LanguageParameters(const LanguageSlices& at, std::span<T> row)
-      : mixing(mixing_at(at.mixing, row, at.chunks)),
-        q(at.q(row)),
-        k(at.k(row)),
-        v(at.v(row)),
-        gate(at.gate(row)),
-        o(at.o(row)),
-        q_convolution(at.q_convolution(row)),
-        k_convolution(at.k_convolution(row)),
-        v_convolution(at.v_convolution(row)),
-        q_map(at.q_map.numbers(row)),
-        k_map(at.k_map.numbers(row)),
-        head_gain(at.head_gain.numbers(row)) {}
 };
 
 }  // namespace detail

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// The state of a batch of sequences in a language layer (language_layer.hpp). It is a value that
-/// can be copied, saved and restored. Its sequences can be selected and reordered.
+/// The state of a batch of sequences in a language layer or block (decoding_layer.hpp). It is a
+/// value that can be copied, saved and restored. Its sequences can be selected and reordered.
 ///
 ///     std::vector<std::byte> bytes(state.bytes());
 ///     state.save(bytes);
@@ -29,37 +29,12 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
-#include "mhla/layer/language_body.hpp"
-#include "mhla/policy/mixing_matrix.hpp"
+#include "mhla/layer/language_decoding.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
 
 namespace detail {
-
-template <Accumulator A>
-struct LanguageDecoder;
-
-/// Parts of a layer that all its states share, copied when the first state started.
-template <Accumulator A>
-struct LanguageDecoding {
-  using Body = LanguageBody<A>;
-
-  LanguageOptions options;
-  PackedLanguage<A> packed;
-  Streaming<A, typename Body::Op> stream;
-
-  LanguageDecoding(const Body& body, const LanguageParameters<const A>& p)
-      : options(body.options()),
-        packed(body.options(), body.sizes().width, p),
-        stream({.width = body.features(),
-                .values = body.sizes().values,
-                .block_length = body.options().chunk},
-               MixingMatrix<A>(p.mixing), body.op()) {}
-
-  /// Rows that the short convolutions keep of a sequence.
-  Index kept() const { return options.short_convolution ? options.convolution_taps - 1 : 0; }
-};
 
 /// Header of a saved state. It leaves out options that the headers of the heads determine.
 struct LanguageStateHeader {
@@ -74,7 +49,7 @@ struct LanguageStateHeader {
 
 /// State of a batch of sequences, each with its own length. It has the mixing matrix, packed
 /// projections and feature maps of the layer at the start of the state. Copies are independent, but
-/// share these. LanguageLayer::start makes it.
+/// share these. A layer's start() makes it.
 template <Accumulator A>
 class LanguageState {
  public:
@@ -105,20 +80,26 @@ class LanguageState {
   void restore(std::span<const std::byte> from);
 
  private:
-  friend detail::LanguageDecoder<A>;
+  template <class F>
+  friend class DecodingLayer;
   using Shared = detail::LanguageDecoding<A>;
 
   LanguageState(std::shared_ptr<const Shared> shared, Index batch)
       : shared_(std::move(shared)), batch_(batch) {
-    const detail::LanguageSizes sizes(shared_->options);
+    const detail::LanguageSizes& sizes = shared_->sizes;
+    for (Index group = 0; group < sizes.groups(); ++group) {
+      for (Index n = 0; n < batch * sizes.key_heads; ++n) {
+        heads_.push_back(shared_->stream.start(group + n % sizes.key_heads * sizes.groups()));
+      }
+    }
     const Index rows = batch * shared_->kept();
     tails_ = {Matrix<A>::Zero(rows, sizes.heads * sizes.width),
               Matrix<A>::Zero(rows, sizes.key_heads * sizes.width),
               Matrix<A>::Zero(rows, sizes.key_heads * sizes.values)};
   }
 
-  Index key_heads() const { return detail::LanguageSizes(shared_->options).key_heads; }
-  Index groups() const { return detail::LanguageSizes(shared_->options).groups(); }
+  Index key_heads() const { return shared_->sizes.key_heads; }
+  Index groups() const { return shared_->sizes.groups(); }
   const StreamingState<A>& head(Index group, Index sequence, Index key_head = 0) const {
     const Index place = (group * batch_ + sequence) * key_heads() + key_head;
     return heads_[static_cast<std::size_t>(place)];
@@ -149,10 +130,10 @@ template <Accumulator A>
 LanguageState<A> LanguageState<A>::select(std::span<const Index> sequences) const {
   for (const Index b : sequences) expect_sequence("LanguageState::select", b);
   LanguageState selected(shared_, std::ssize(sequences));
-  selected.heads_.reserve(sequences.size() * static_cast<std::size_t>(groups() * key_heads()));
+  auto to_head = selected.heads_.begin();
   for (Index group = 0; group < groups(); ++group) {
     for (const Index b : sequences) {
-      for (Index h = 0; h < key_heads(); ++h) selected.heads_.push_back(head(group, b, h));
+      for (Index h = 0; h < key_heads(); ++h) *to_head++ = head(group, b, h);
     }
   }
   const Index kept = shared_->kept();

@@ -20,27 +20,20 @@
 /// the convolution is kept per token. Sources: Xie et al., arXiv:2410.10629 (SANA); Fan et al.,
 /// arXiv:2411.07635 (RALA).
 
-#include <algorithm>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
-#include "mhla/core/call.hpp"
 #include "mhla/core/error.hpp"
-#include "mhla/core/executor.hpp"
-#include "mhla/core/matrix.hpp"
-#include "mhla/core/workspace.hpp"
 #include "mhla/layer/activation.hpp"
-#include "mhla/layer/body.hpp"
-#include "mhla/layer/dense.hpp"
+#include "mhla/layer/block.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
-#include "mhla/layer/gate.hpp"
 #include "mhla/layer/gated_mlp.hpp"
+#include "mhla/layer/graph.hpp"
 #include "mhla/layer/layer.hpp"
-#include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
+#include "mhla/layer/steps.hpp"
+#include "mhla/layer/vision_layer.hpp"
 #include "mhla/policy/grid_partition.hpp"
 
 namespace mhla {
@@ -76,184 +69,77 @@ struct ResidualMix {
 
 namespace detail {
 
+/// hidden = u * silu(g) of the columns u and g of a value. The gradient of hidden lies in that of
+/// u, where the adjoint puts that of u.
+template <class T>
+Value gated_halves_step(Graph<T>& g, Value halves) {
+  const Value u = halves.part(0, 2), gates = halves.part(1, 2), hidden = g.value(u.cols);
+  g.share_gradient(hidden, u);
+  const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting()) return;
+    const auto from_u = p.in(u), from_g = p.in(gates);
+    const auto du = p.din(u), dg = p.din(gates), scratch = p.out(hidden);
+    for_each_layer_strip(from_u.rows, p.executor, [&](Index begin, Index count) {
+      for (Index r = begin; r < begin + count; ++r) {
+        multiply_gate_adjoint<T>(from_g.row(r), from_u.row(r), dg.row(r), du.row(r), scratch.row(r),
+                                 hidden.cols);
+      }
+    });
+  };
+  return g.add({.output = hidden, .inputs = {halves}, .read = {halves, hidden}},
+               GateForward<T>{u, gates, hidden}, adjoint);
+}
+
 /// \tparam Mix  GatedMix or ResidualMix
 template <Accumulator T, class Mix>
-class MixFfnBody {
-  using G = typename Mix::Activation;
-  static constexpr Index kSide = 3;
-
- public:
+struct MixFamily {
   using Scalar = T;
   using Options = MixFfnOptions;
   static constexpr const char* kName = "MixFfn";
-  static constexpr const char* kBackwardName = "MixFfn::backward";
   static constexpr const char* kOutput = Mix::kOutput;
 
-  struct Tape {
-    MatrixView<T> pre, mixed;  // before the activation, after the convolution [rows, W]
-    Tape(Arena& arena, const MixFfnBody& body, LayerRows sizes)
-        : pre(body.take(arena, sizes)), mixed(body.take(arena, sizes)) {}
-  };
-  struct ForwardScratch {
-    MatrixView<T> expanded;  // e [rows, W]
-    MatrixView<T> hidden;    // u * silu(g), if there is a gate [rows, H]
-    Workspace rest;
-    ForwardScratch(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
-        : expanded(body.take(arena, sizes)), hidden(body.take_hidden(arena, sizes)) {
-      const Index c = body.options_.channels, h = body.options_.hidden;
-      rest = take_bytes(
-          kName, arena,
-          std::max({dense_workspace_bytes<T>(c, body.width()), dense_workspace_bytes<T>(h, c),
-                    depthwise_convolution_workspace_bytes<T>(body.width(), body.kernel())}));
+  static MixFfnOptions checked(MixFfnOptions o) {
+    expect_grid(kName, "tokens", o.tokens);
+    expect_places(kName, o.places, tokens(o));
+    expect_channels(kName, o.channels);
+    if (o.hidden < 0) {
+      fail_option(kName, "hidden", "is " + std::to_string(o.hidden),
+                  "0 for " + std::to_string(Mix::hidden(o.channels)) + ", or more");
     }
-  };
-  struct BackwardScratch {
-    MatrixView<T> expanded, hidden;
-    MatrixView<T> dmixed, dexpanded;  // [rows, W]
-    Workspace rest;
-    BackwardScratch(Arena& arena, const MixFfnBody& body, LayerRows sizes, const ExecutorRef&)
-        : expanded(body.take(arena, sizes)),
-          hidden(body.take_hidden(arena, sizes)),
-          dmixed(body.take(arena, sizes)),
-          dexpanded(body.take(arena, sizes)) {
-      const Index c = body.options_.channels, h = body.options_.hidden, w = body.width();
-      rest = take_bytes(kName, arena,
-                        std::max({dense_adjoint_workspace_bytes<T>(sizes.rows, c, w),
-                                  dense_adjoint_workspace_bytes<T>(sizes.rows, h, c),
-                                  depthwise_convolution_adjoint_workspace_bytes<T>(
-                                      sizes.rows, w, body.kernel())}));
-    }
-  };
-
-  explicit MixFfnBody(MixFfnOptions options);
-
-  const MixFfnOptions& options() const { return options_; }
-  const ParameterTable& table() const { return table_; }
-  Index tokens() const { return volume(options_.tokens); }  ///< N
-
-  void record(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-              const ForwardScratch& scratch, const ExecutorRef& executor) const;
-  void write(std::span<const T> parameters, const Tape& tape, MatrixView<T> y,
-             const ForwardScratch& scratch, const ExecutorRef& executor) const {
-    dense(gated(tape, scratch.hidden, executor), views(parameters).second, y,
-          {.workspace = scratch.rest, .executor = executor});
+    if (o.hidden == 0) o.hidden = Mix::hidden(o.channels);
+    checked_product(kName, "hidden", {2, o.hidden});
+    return o;
   }
-  void backward(std::span<const T> parameters, MatrixView<const T> x, const Tape& tape,
-                MatrixView<const T> dy, MatrixView<T> dx, std::span<T> gradients,
-                const BackwardScratch& scratch, const ExecutorRef& executor) const;
-
- private:
-  template <class U>
-  struct Views {
-    DenseView<U> first, second;      // [W,C], [C,H]
-    ConvolutionView<U> convolution;  // [W,9]
-  };
-  template <class U>
-  Views<U> views(std::span<U> row) const {
-    return {first_(row), second_(row), convolution_(row)};
+  static Index tokens(const MixFfnOptions& o) { return volume(o.tokens); }
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const MixFfnOptions& o) {
+    const Index c = o.channels, width = (Mix::kGated ? 2 : 1) * o.hidden;
+    const auto first = g.dense(Mix::kFirst, {width, c, 1, 1});
+    const auto taps = g.template weights<ConvolutionView>(Mix::kConvolution, {width, 1, 3, 3});
+    const auto second = g.dense(Mix::kSecond, {c, o.hidden, 1, 1}, !Mix::kGated);
+    const Value pre = dense_step(g, x, first);
+    const Value e = g.remade(activation_step<typename Mix::Activation>(g, pre));
+    const Value mixed = convolution_step(g, e, taps, o.tokens, {3, 3}, o.places);
+    if (!Mix::kGated) return dense_step(g, residual_step(g, mixed, e), second);
+    return dense_step(g, g.remade(gated_halves_step(g, mixed)), second);
   }
-  Index width() const { return (Mix::kGated ? 2 : 1) * options_.hidden; }  // W
-  GridShape kernel() const { return {kSide, kSide}; }
-  DepthwiseGrid grid() const {
-    return {.tokens = options_.tokens, .kernel = kernel(), .places = options_.places};
-  }
-  MatrixView<T> take(Arena& arena, LayerRows sizes) const {
-    return take_matrix<T>(kName, arena, sizes.rows, width());
-  }
-  MatrixView<T> take_hidden(Arena& arena, LayerRows sizes) const {
-    return Mix::kGated ? take_matrix<T>(kName, arena, sizes.rows, options_.hidden)
-                       : MatrixView<T>();
-  }
-  /// Returns the input of the second layer: the mixed rows, or u * silu(g) in `hidden`.
-  MatrixView<const T> gated(const Tape& tape, const MatrixView<T>& hidden,
-                            const ExecutorRef& executor) const;
-
-  MixFfnOptions options_;
-  ParameterTable table_;
-  WeightSlices<DenseView> first_, second_;
-  WeightSlices<ConvolutionView> convolution_;
 };
+
+/// Adds the steps of the mix of a block's image.
+template <class Mix, class T, class Options>
+Value mix_of_image(Graph<T>& g, Value x, const Options& o) {
+  using Family = MixFamily<T, Mix>;
+  return Family::build(g, x,
+                       Family::checked({.tokens = o.attention.tokens,
+                                        .places = vision_places(o.attention),
+                                        .channels = o.channels,
+                                        .hidden = o.hidden}));
+}
 
 }  // namespace detail
 
 /// The part as a layer: layer.hpp documents it.
 template <Accumulator A, class Mix = GatedMix>
-using MixFfn = Layer<detail::MixFfnBody<A, Mix>>;
+using MixFfn = Layer<detail::MixFamily<A, Mix>>;
 
-// ------------------------------------------------------------------------------------------------
-
-namespace detail {
-
-template <Accumulator T, class Mix>
-MixFfnBody<T, Mix>::MixFfnBody(MixFfnOptions options) : options_(std::move(options)) {
-  const Index c = options_.channels;
-  expect_grid(kName, "tokens", options_.tokens);
-  expect_places(kName, options_.places, tokens());
-  expect_channels(kName, c);
-  if (options_.hidden < 0) {
-    fail_option(kName, "hidden", "is " + std::to_string(options_.hidden),
-                "0 for " + std::to_string(Mix::hidden(c)) + ", or more");
-  }
-  if (options_.hidden == 0) options_.hidden = Mix::hidden(c);
-  checked_product(kName, "hidden", {2, options_.hidden});
-  first_ = {table_, Mix::kFirst, {width(), c, 1, 1}};
-  convolution_ = {table_, Mix::kConvolution, {width(), 1, kSide, kSide}};
-  second_ = {table_, Mix::kSecond, {c, options_.hidden, 1, 1}, !Mix::kGated};
-}
-
-template <Accumulator T, class Mix>
-MatrixView<const T> MixFfnBody<T, Mix>::gated(const Tape& tape, const MatrixView<T>& hidden,
-                                              const ExecutorRef& executor) const {
-  if (!Mix::kGated) return tape.mixed;
-  const MatrixView<T> u = columns_of(tape.mixed, 0, 2), g = columns_of(tape.mixed, 1, 2);
-  gate(u, g, hidden, GateFunction::kSilu, executor);
-  return hidden;
-}
-
-template <Accumulator T, class Mix>
-void MixFfnBody<T, Mix>::record(std::span<const T> parameters, MatrixView<const T> x,
-                                const Tape& tape, const ForwardScratch& scratch,
-                                const ExecutorRef& executor) const {
-  const Call call{.workspace = scratch.rest, .executor = executor};
-  const auto p = views(parameters);
-  dense(x, p.first, tape.pre, call);
-  activate<G, T>(kName, tape.pre, scratch.expanded, executor);
-  depthwise_convolution(scratch.expanded, p.convolution, grid(), tape.mixed, call);
-  if (!Mix::kGated) add<T>(scratch.expanded, tape.mixed, executor);
-}
-
-template <Accumulator T, class Mix>
-void MixFfnBody<T, Mix>::backward(std::span<const T> parameters, MatrixView<const T> x,
-                                  const Tape& tape, MatrixView<const T> dy, MatrixView<T> dx,
-                                  std::span<T> gradients, const BackwardScratch& scratch,
-                                  const ExecutorRef& executor) const {
-  const Call call{.workspace = scratch.rest, .executor = executor};
-  const auto p = views(parameters);
-  const auto g = views(gradients);
-  clear(scratch.dmixed, executor);
-  clear(scratch.dexpanded, executor);
-  const MatrixView<T> dhidden = Mix::kGated ? columns_of(scratch.dmixed, 0, 2) : scratch.dmixed;
-  dense_adjoint(gated(tape, scratch.hidden, executor), p.second, dy, dhidden, g.second, call);
-  if (Mix::kGated) {
-    const Index h = options_.hidden;  // columns of u and of its gradient, followed by those of g
-    for_each_layer_strip(x.rows, executor, [&](Index begin, Index count) {
-      for (Index r = begin; r < begin + count; ++r) {
-        T *const mixed = tape.mixed.row(r), *const dmixed = scratch.dmixed.row(r);
-        multiply_gate_adjoint<T>(mixed + h, mixed, dmixed + h, dmixed, scratch.hidden.row(r), h);
-      }
-    });
-  } else {
-    add<T>(scratch.dmixed, scratch.dexpanded, executor);
-  }
-  activate<G, T>(kName, tape.pre, scratch.expanded, executor);
-  depthwise_convolution_adjoint(scratch.expanded, p.convolution, grid(), scratch.dmixed,
-                                scratch.dexpanded, g.convolution, call);
-  const MatrixView<T>& dpre = scratch.dmixed;  // which has been read
-  clear(dpre, executor);
-  activate_adjoint<G, T>(kName, tape.pre, scratch.dexpanded, dpre, executor);
-  dense_adjoint(x, p.first, dpre, dx, g.first, call);
-}
-
-}  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -99,35 +98,6 @@ void pack_weight(MatrixView<const A> weight, const Panels<A>& to, const Executor
     to.pack_rows(weight, weight.rows * piece / pieces, weight.rows * (piece + 1) / pieces);
   });
 }
-
-/// Dense layers packed for many calls, and their memory. Not copied.
-template <Accumulator A>
-class PackedStore {
- public:
-  /// Allocates memory for these layers. Absent layers take none.
-  explicit PackedStore(std::initializer_list<DenseView<const A>> layers) {
-    std::size_t bytes = 0;
-    for (const DenseView<const A>& layer : layers) bytes += bytes_of(layer);
-    memory_.resize(bytes);
-  }
-  PackedStore(const PackedStore&) = delete;
-  PackedStore& operator=(const PackedStore&) = delete;
-
-  /// Packs one of the layers. Call it once per layer.
-  PackedDense<A> pack(const DenseView<const A>& layer) {
-    const Workspace scratch = Workspace(memory_).subspan(used_);
-    used_ += bytes_of(layer);
-    return PackedDense<A>(scratch, layer);
-  }
-
- private:
-  static std::size_t bytes_of(const DenseView<const A>& layer) {
-    return packed_dense_bytes<A>(layer.weight.cols, layer.weight.rows);
-  }
-
-  std::vector<std::byte, Allocator<std::byte>> memory_;
-  std::size_t used_ = 0;
-};
 
 }  // namespace detail
 

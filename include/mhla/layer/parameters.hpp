@@ -47,6 +47,7 @@ struct Parameter {
   std::vector<Index> shape;  ///< as in a checkpoint
   Index begin;               ///< its first number in the row
   Index size;                ///< numbers
+  std::string option = {};   ///< of the layer, without which there is no such tensor; or empty
 
   ParameterSlice place() const {
     const Index rows = shape.empty() ? 1 : shape.front();
@@ -59,13 +60,18 @@ class ParameterTable {
  public:
   /// Adds a tensor after all others.
   /// \throws option_error for a name that exists, shape_error for a negative size.
-  const Parameter& add(std::string name, std::vector<Index> shape);
-  /// Adds the tensors of another table under the names prefix + name. Returns the first number of
-  /// its row in this table's row.
-  /// \throws option_error, shape_error as above.
-  Index add(std::string_view prefix, const ParameterTable& table);
+  const Parameter& add(std::string name, std::vector<Index> shape, std::string option = {});
+  /// Notes a tensor that an option would add.
+  void leave_out(std::string name, std::string option) {
+    left_out_.push_back({std::move(name), {}, 0, 0, std::move(option)});
+  }
 
   const std::vector<Parameter>& all() const { return all_; }
+  /// Tensors that other options would add.
+  const std::vector<Parameter>& left_out() const { return left_out_; }
+  /// Returns a line for each tensor: its name, its shape, and the option that it needs if it is not
+  /// always there. Tensors that are left out follow, without a shape.
+  std::string describe() const;
   Index size() const { return all_.empty() ? 0 : all_.back().begin + all_.back().size; }
   /// Returns a tensor, or null.
   const Parameter* find(std::string_view name) const {
@@ -90,7 +96,7 @@ class ParameterTable {
   }
 
  private:
-  std::vector<Parameter> all_;
+  std::vector<Parameter> all_, left_out_;
 };
 
 /// Last parts of the names of tensors that layers compute instead of loading, such as
@@ -122,7 +128,8 @@ void save_parameters(W& writer, std::string_view prefix, const ParameterTable& t
 
 // ------------------------------------------------------------------------------------------------
 
-inline const Parameter& ParameterTable::add(std::string name, std::vector<Index> shape) {
+inline const Parameter& ParameterTable::add(std::string name, std::vector<Index> shape,
+                                            std::string option) {
   if (find(name) != nullptr) {
     detail::fail_option("ParameterTable::add", "name",
                         "is \"" + name + "\", which is there already", "another name");
@@ -137,14 +144,18 @@ inline const Parameter& ParameterTable::add(std::string name, std::vector<Index>
         "ParameterTable::add", name.c_str(), "has " + std::to_string(count) + " numbers",
         "fewer: Index counts no more, with the " + std::to_string(begin) + " before it");
   }
-  all_.push_back({std::move(name), std::move(shape), begin, count});
+  all_.push_back({std::move(name), std::move(shape), begin, count, std::move(option)});
   return all_.back();
 }
 
-inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& table) {
-  const Index first = size();
-  for (const Parameter& p : table.all()) add(std::string(prefix) + p.name, p.shape);
-  return first;
+inline std::string ParameterTable::describe() const {
+  std::string text;
+  const auto option = [](const Parameter& p) {
+    return (p.option.empty() ? "" : ", with " + p.option) + "\n";
+  };
+  for (const Parameter& p : all_) text += p.name + " " + detail::shape_text(p.shape) + option(p);
+  for (const Parameter& p : left_out_) text += p.name + " left out" + option(p);
+  return text;
 }
 
 namespace detail {

@@ -21,12 +21,11 @@
 /// that of the attention and of the mix. About 3*C more numbers per token are kept. Sources: Xie et
 /// al., arXiv:2410.10629; arXiv:2601.07832.
 
+#include <string_view>
+
 #include "mhla/core/arch.hpp"
-#include "mhla/layer/block_backward.hpp"
-#include "mhla/layer/block_body.hpp"
-#include "mhla/layer/block_condition.hpp"
-#include "mhla/layer/block_family.hpp"
-#include "mhla/layer/block_norm.hpp"
+#include "mhla/layer/block.hpp"
+#include "mhla/layer/graph.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/mix_ffn.hpp"
 #include "mhla/layer/vision_layer.hpp"
@@ -50,30 +49,32 @@ template <Accumulator T>
 struct SanaFamily {
   using Scalar = T;
   using Options = SanaOptions;
-  using Attention = VisionBody<T>;
-  using FeedForward = MixFfnBody<T, GatedMix>;
-  using Norm = LayerNormPart<T>;
-  using Condition = TableCondition<T>;
   static constexpr const char* kName = "SanaBlock";
-  static constexpr const char* kBackwardName = "SanaBlock::backward";
   static constexpr const char* kOutput = "attn.to_out.0.weight";
-  static constexpr BlockPrefixes kPrefixes{"norm1.", "attn.", "norm2.",       "mlp.",
-                                           "",       "",      {"cross_attn."}};
-  static constexpr BlockConvolution kConvolution = BlockConvolution::kNever;
+  static constexpr std::string_view kOthers[] = {"cross_attn."};
+  static constexpr bool kConditioned = true;
 
-  static VisionOptions attention(const Options& o) { return block_attention_options(kName, o); }
-  static Norm norm(const Options& o) { return {o.channels, false, o.norm_eps}; }
-  static FeedForward feed_forward(const Options& o) {
-    return block_mix<FeedForward>(o, vision_places(o.attention));
+  static SanaOptions checked(const SanaOptions& o) {
+    return checked_block<VisionFamily<T>>(kName, o, GatedMix::hidden(o.channels));
   }
-  static Condition condition(const Options& o) { return {"scale_shift_table", {6, o.channels}}; }
+  static Index tokens(const SanaOptions& o) { return volume(o.attention.tokens); }
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const SanaOptions& o) {
+    const auto m = table_modulation(g, "scale_shift_table", {6, o.channels});
+    const auto norm = layer_norm_of(g, o.channels, o.norm_eps, "", false);
+    x = branch_steps(g, x, m, 0, norm, [&](Value n) {
+      return g.below("attn.", [&] { return VisionFamily<T>::build(g, n, o.attention); });
+    });
+    return branch_steps(g, x, m, 1, norm, [&](Value n) {
+      return g.below("mlp.", [&] { return mix_of_image<GatedMix>(g, n, o); });
+    });
+  }
 };
 
 }  // namespace detail
 
 /// The block: layer.hpp documents it.
 template <Accumulator A>
-using SanaBlock = Layer<detail::BlockBody<detail::SanaFamily<A>>>;
+using SanaBlock = Layer<detail::SanaFamily<A>>;
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla

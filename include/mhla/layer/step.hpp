@@ -1,10 +1,17 @@
 #pragma once
 
 /// \file
-/// A step of a layer's graph (graph.hpp). It has a forward, an adjoint that adds to the gradients
-/// of its inputs, and the bytes of both. A Pass has the views of the values that it reads and
-/// writes.
+/// A step of a layer's graph (graph.hpp). It has a forward and an adjoint that adds to the
+/// gradients of its inputs. A Pass has the views of the values that it reads and writes:
+///
+///     const auto forward = [=](const Pass<T>& p) {
+///       if (p.counting()) return p.needs(dense_workspace_bytes<T>(x.cols, y.cols));
+///       dense(p.in(x), w(p.parameters), p.out(y), p.call());
+///     };
+///
+/// A pass that counts bytes has no numbers, only shapes. Every step ends there in this way.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -18,7 +25,6 @@
 
 namespace mhla {
 inline namespace MHLA_TARGET {
-namespace detail {
 
 /// Columns of a value of a graph.
 struct Value {
@@ -34,55 +40,126 @@ struct Value {
   }
 };
 
-/// Most values of a graph. A pass has a view of each without allocating.
-inline constexpr std::size_t kMostValues = 24;
+/// Values that a step uses.
+struct StepValues {
+  using Values = std::array<Value, 5>;
 
-/// Views that a step reads and writes in one pass. Data is null while bytes are counted.
+  Value output = {};     ///< absent if the step adds to `sum`
+  Value sum = {};        ///< an earlier output, to which the step adds
+  Values inputs = {};    ///< of the forward; the adjoint adds to their gradients
+  Values read = {};      ///< by the adjoint
+  Values unsloped = {};  ///< inputs of the forward that have no gradient here
+  bool keeps = false;    ///< the forward keeps bytes for the adjoint
+};
+
+namespace detail {
+
+/// Memory of values with a row per token, and of values with a row per item.
+template <class T>
+struct Buffers {
+  T *rows = nullptr, *items = nullptr;
+};
+
+/// A value of a graph, and where it and its gradient lie.
+struct Place {
+  Index cols, stride;
+  bool per_item;           // one row per item
+  Value gradient;          // of the columns; another value's if both share one
+  std::size_t writer = 0;  // a step
+  bool kept = false, remade = false;
+  // Numbers of a row before it: in the forward, and its value and its gradient in the backward.
+  Index value = 0, again = 0, slope = 0;
+};
+
+/// Bytes that steps need.
+struct StepBytes {
+  std::size_t scratch = 0, kept = 0;
+};
+
+/// Dense layers packed for many calls, by the places of their weights.
+template <class T>
+class PackedWeights;
+/// A call that appends tokens to a state (language_decoding.hpp).
+template <class T>
+struct Decoding;
+
+}  // namespace detail
+
+/// Views that steps read and write in one pass.
 template <class T>
 struct Pass {
-  using Rows = std::array<MatrixView<T>, kMostValues>;
-  /// Memory that backward reads: values, and bytes that steps keep beside their outputs.
+  /// Values that backward reads, and bytes that steps keep.
   struct Tape {
-    Rows rows;
-    std::array<Workspace, kMostValues> bytes;
+    detail::Buffers<T> values{};
+    Workspace bytes{};
   };
   struct Scratch {
-    Rows rows, gradients;
-    Workspace rest;  // of one step
+    detail::Buffers<T> values{};
+    Workspace memory{};  // of values.rows, and after those that a step needs, its own
   };
 
-  LayerRows sizes;
-  std::size_t output;  ///< the value that is the layer's output
-  const Tape& tape;
-  const Scratch& scratch;
+  detail::LayerRows sizes;
+  std::span<const detail::Place> places;
+  std::size_t output, condition;
+  Tape tape{};
+  Scratch scratch{};
   ExecutorRef executor{};
   std::span<const T> parameters{};
-  MatrixView<const T> x{}, dy{};
-  MatrixView<T> y{}, dx{};
+  MatrixView<const T> x{}, c{}, dy{};
+  MatrixView<T> y{}, dx{}, dc{};
   std::span<T> gradients{};  ///< of the parameters
+  bool backward = false;
+  Workspace rest{};  ///< of the step
+  Workspace kept{};  ///< bytes that the step keeps
+  detail::StepBytes* counted = nullptr;
+  const detail::PackedWeights<T>* packed = nullptr;  ///< those of a state
+  const detail::Decoding<T>* decoding = nullptr;
 
-  Call call() const { return {.workspace = scratch.rest, .executor = executor}; }
-  /// The call of a step that keeps bytes beside an output.
-  Call call(Value v) const { return {scratch.rest, executor, tape.bytes[v.at]}; }
+  /// Rows of a value.
+  Index rows(Value v) const { return places[v.at].per_item ? sizes.batch : sizes.rows; }
+  bool counting() const { return counted != nullptr; }
+  /// Notes the bytes of workspace, and of the memory that the forward keeps for the adjoint.
+  void needs(std::size_t bytes, std::size_t kept_bytes = 0) const {
+    counted->scratch = std::max(counted->scratch, bytes);
+    counted->kept += kept_bytes;
+  }
+  Call call() const { return {rest, executor, kept}; }
   // Not inlined, for the time to compile: steps call these at dozens of places.
-  MHLA_NOINLINE MatrixView<const T> in(Value v) const { return v.at == 0 ? columns(x, v) : out(v); }
+  MHLA_NOINLINE MatrixView<const T> in(Value v) const {
+    if (counting() || (v.at != 0 && v.at != condition)) return out(v);
+    return columns(v.at == 0 ? x : c, v);
+  }
   MHLA_NOINLINE MatrixView<T> out(Value v) const {
     if (v.absent()) return {};
-    if (v.at == output) return columns(y, v);
-    const MatrixView<T>& kept = tape.rows[v.at];
-    return columns(kept.absent() ? scratch.rows[v.at] : kept, v);
+    if (v.at == output && !y.absent()) return columns(y, v);
+    const detail::Place& p = places[v.at];
+    if (p.kept) return view(tape.values, p.value, v);
+    return view(scratch.values, backward ? p.again : p.value, v);
   }
   /// Returns the gradient of an output.
   MHLA_NOINLINE MatrixView<const T> dout(Value v) const {
-    return v.at == output ? columns(dy, v) : MatrixView<const T>(din(v));
+    const Value g = gradient(v);
+    return g.at == output ? columns(dy, g) : MatrixView<const T>(din(v));
   }
   /// Returns the gradient of an input, to which an adjoint adds. It may be absent.
   MHLA_NOINLINE MatrixView<T> din(Value v) const {
     if (v.absent()) return {};
-    return columns(v.at == 0 ? dx : scratch.gradients[v.at], v);
+    const Value g = gradient(v);
+    if (g.at != 0 && g.at != condition) return view(scratch.values, places[g.at].slope, g);
+    return columns(g.at == 0 ? dx : dc, g);
   }
 
  private:
+  Value gradient(Value v) const {
+    const Value& g = places[v.at].gradient;
+    return {g.at, g.first + v.first, v.cols};
+  }
+  MatrixView<T> view(const detail::Buffers<T>& buffers, Index before, Value v) const {
+    const detail::Place& p = places[v.at];
+    T* data = p.per_item ? buffers.items : buffers.rows;
+    if (data != nullptr) data += before * rows(v) + v.first;  // null while bytes are counted
+    return {data, rows(v), v.cols, p.stride};
+  }
   template <class U>
   static MatrixView<U> columns(MatrixView<U> rows, Value v) {
     if (rows.data != nullptr) rows.data += v.first;
@@ -91,50 +168,26 @@ struct Pass {
   }
 };
 
-/// Values that a step uses.
-struct StepValues {
-  Value output;                      ///< absent if the step adds to an input
-  std::array<Value, 5> inputs = {};  ///< of the forward; the adjoint adds to their gradients
-  std::array<Value, 5> read = {};    ///< by the adjoint
-};
-
 template <class T>
 struct Step {
   virtual ~Step() = default;
   virtual void forward(const Pass<T>& pass) const = 0;
   virtual void adjoint(const Pass<T>& pass) const = 0;
-  /// Bytes of workspace, and of the memory that the forward keeps beside the output.
-  virtual std::size_t forward_bytes(const Pass<T>& pass) const = 0;
-  virtual std::size_t adjoint_bytes(const Pass<T>& pass) const = 0;
-  virtual std::size_t kept_bytes(const Pass<T>& pass) const = 0;
 };
 
-struct NoBytes {
-  template <class T>
-  std::size_t operator()(const Pass<T>&) const {
-    return 0;
-  }
-};
+namespace detail {
 
 /// A step of functions of a pass.
-template <class T, class Forward, class Adjoint, class ForwardBytes, class AdjointBytes, class Kept>
+template <class T, class Forward, class Adjoint>
 class StepOf final : public Step<T> {
  public:
-  StepOf(const Forward& f, const Adjoint& a, const ForwardBytes& fb, const AdjointBytes& ab,
-         const Kept& k)
-      : forward_(f), adjoint_(a), forward_bytes_(fb), adjoint_bytes_(ab), kept_(k) {}
+  StepOf(const Forward& forward, const Adjoint& adjoint) : forward_(forward), adjoint_(adjoint) {}
   void forward(const Pass<T>& pass) const override { forward_(pass); }
   void adjoint(const Pass<T>& pass) const override { adjoint_(pass); }
-  std::size_t forward_bytes(const Pass<T>& pass) const override { return forward_bytes_(pass); }
-  std::size_t adjoint_bytes(const Pass<T>& pass) const override { return adjoint_bytes_(pass); }
-  std::size_t kept_bytes(const Pass<T>& pass) const override { return kept_(pass); }
 
  private:
   Forward forward_;
   Adjoint adjoint_;
-  ForwardBytes forward_bytes_;
-  AdjointBytes adjoint_bytes_;
-  Kept kept_;
 };
 
 }  // namespace detail

@@ -16,6 +16,7 @@
 #include "mhla/core/tensor.hpp"
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/gradient/softmax.hpp"
+#include "mhla/layer/activation.hpp"
 #include "mhla/layer/body.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/depthwise_convolution.hpp"
@@ -32,95 +33,131 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 namespace detail {
 
+template <class T>
+struct DenseForward {
+  Value x, y;
+  WeightSlices<DenseView> w;
+
+  void operator()(const Pass<T>& p) const {
+    if (p.packed != nullptr) {
+      if (!p.counting()) dense(p.in(x), p.packed->at(w.weight), p.out(y), p.executor);
+      return;
+    }
+    if (p.counting()) return p.needs(dense_workspace_bytes<T>(x.cols, y.cols));
+    dense(p.in(x), w(p.parameters), p.out(y), p.call());
+  }
+};
+
+/// The adjoint of a step whose gradients another step adds.
+struct NoAdjoint {
+  template <class T>
+  void operator()(const Pass<T>&) const {}
+};
+
+}  // namespace detail
+
 /// y = x W^T + b.
 template <class T>
-Value dense_step(Graph<T>& g, Value x, const WeightSlices<DenseView>& w) {
-  const Value y = g.value(w.weight.rows);
-  const auto forward = [=](const Pass<T>& p) {
-    dense(p.in(x), w(p.parameters), p.out(y), p.call());
-  };
+Value dense_step(Graph<T>& g, Value x, const detail::WeightSlices<DenseView>& w) {
+  const Value y = g.value(w.weight.rows, g.per_item(x));
   const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting()) {
+      return p.needs(dense_adjoint_workspace_bytes<T>(p.rows(x), x.cols, y.cols));
+    }
     dense_adjoint(p.in(x), w(p.parameters), p.dout(y), p.din(x), w(p.gradients), p.call());
   };
-  const auto forward_bytes = [=](const Pass<T>&) {
-    return dense_workspace_bytes<T>(x.cols, y.cols);
-  };
-  const auto adjoint_bytes = [=](const Pass<T>& p) {
-    return dense_adjoint_workspace_bytes<T>(p.sizes.rows, x.cols, y.cols);
-  };
-  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint, forward_bytes,
-               adjoint_bytes);
+  return g.add({.output = y, .inputs = {x}, .read = {x}}, detail::DenseForward<T>{x, y, w},
+               adjoint);
 }
 
+/// \param gain, shift  [C] or none
 template <class T>
 Value layer_norm_step(Graph<T>& g, Value x, ParameterSlice gain, ParameterSlice shift, double eps) {
-  const Value y = g.value(x.cols);
+  const Value y = g.value(x.cols, g.per_item(x));
   const auto forward = [=](const Pass<T>& p) {
+    if (p.counting()) return;
     layer_norm(p.in(x), gain.numbers(p.parameters), shift.numbers(p.parameters), eps, p.out(y),
                p.executor);
   };
   const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting()) return p.needs(layer_norm_adjoint_workspace_bytes<T>(p.rows(x), x.cols));
     layer_norm_adjoint(p.in(x), gain.numbers(p.parameters), eps, p.dout(y), p.din(x),
                        gain.numbers(p.gradients), shift.numbers(p.gradients), p.call());
   };
-  const auto adjoint_bytes = [=](const Pass<T>& p) {
-    return layer_norm_adjoint_workspace_bytes<T>(p.sizes.rows, x.cols);
-  };
-  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint, NoBytes(),
-               adjoint_bytes);
+  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint);
 }
 
 /// The norm of groups of as many columns as `gain` has numbers.
 template <class T>
 Value rms_norm_step(Graph<T>& g, Value x, ParameterSlice gain, double eps) {
-  const Value y = g.value(x.cols);
+  const Value y = g.value(x.cols, g.per_item(x));
   const auto forward = [=](const Pass<T>& p) {
+    if (p.counting()) return;
     rms_norm(p.in(x), gain.numbers(p.parameters), eps, p.out(y), p.executor);
   };
   const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting()) return p.needs(rms_norm_adjoint_workspace_bytes<T>(p.rows(x), gain.rows));
     rms_norm_adjoint(p.in(x), gain.numbers(p.parameters), eps, p.dout(y), p.din(x),
                      gain.numbers(p.gradients), p.call());
   };
-  const auto adjoint_bytes = [=](const Pass<T>& p) {
-    return rms_norm_adjoint_workspace_bytes<T>(p.sizes.rows, gain.rows);
-  };
-  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint, NoBytes(),
-               adjoint_bytes);
+  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint);
 }
 
 /// The norm times silu(gate).
 template <class T>
 Value gated_rms_norm_step(Graph<T>& g, Value x, ParameterSlice gain, double eps, Value gate) {
-  const Value y = g.value(x.cols);
+  const Value y = g.value(x.cols, g.per_item(x));
   const auto forward = [=](const Pass<T>& p) {
+    if (p.counting()) return;
     gated_rms_norm(p.in(x), gain.numbers(p.parameters), eps, p.in(gate), p.out(y), p.executor);
   };
   const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting()) {
+      return p.needs(gated_rms_norm_adjoint_workspace_bytes<T>(p.rows(x), gain.rows));
+    }
     gated_rms_norm_adjoint(p.in(x), gain.numbers(p.parameters), eps, p.in(gate), p.dout(y),
                            p.din(x), gain.numbers(p.gradients), p.din(gate), p.call());
   };
-  const auto adjoint_bytes = [=](const Pass<T>& p) {
-    return gated_rms_norm_adjoint_workspace_bytes<T>(p.sizes.rows, gain.rows);
-  };
-  return g.add({.output = y, .inputs = {x, gate}, .read = {x, gate}}, forward, adjoint, NoBytes(),
-               adjoint_bytes);
+  return g.add({.output = y, .inputs = {x, gate}, .read = {x, gate}}, forward, adjoint);
 }
 
 /// y = relu(x) + eps.
 template <class T>
 Value relu_step(Graph<T>& g, Value x, double eps) {
-  const Value y = g.value(x.cols);
+  const Value y = g.value(x.cols, g.per_item(x));
   const Relu relu{eps};
-  const auto forward = [=](const Pass<T>& p) { map_heads(p.in(x), relu, 1, p.out(y), p.executor); };
+  const auto forward = [=](const Pass<T>& p) {
+    if (!p.counting()) map_heads(p.in(x), relu, 1, p.out(y), p.executor);
+  };
   const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting()) return p.needs(map_heads_adjoint_workspace_bytes<T>(p.rows(x), x.cols, 0));
     // The adjoint of Relu reads only its input, which stands for the output here.
     map_heads_adjoint(p.in(x), relu, 1, p.in(x), p.dout(y), p.din(x), {}, p.call());
   };
-  const auto adjoint_bytes = [=](const Pass<T>& p) {
-    return map_heads_adjoint_workspace_bytes<T>(p.sizes.rows, x.cols, 0);
+  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint);
+}
+
+namespace detail {
+/// y = F(x).
+template <class F, class T>
+struct ActivationForward {
+  Value x, y;
+  void operator()(const Pass<T>& p) const {
+    if (!p.counting()) activate<F, T>("activation", p.in(x), p.out(y), p.executor);
+  }
+};
+}  // namespace detail
+
+/// y = F(x) of an activation F: Gelu, ErfGelu or detail::Silu.
+template <class F, class T>
+Value activation_step(Graph<T>& g, Value x) {
+  const Value y = g.value(x.cols, g.per_item(x));
+  const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting() || p.din(x).absent()) return;
+    detail::activate_adjoint<F, T>("activation", p.in(x), p.dout(y), p.din(x), p.executor);
   };
-  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint, NoBytes(),
-               adjoint_bytes);
+  return g.add({.output = y, .inputs = {x}, .read = {x}}, detail::ActivationForward<F, T>{x, y},
+               adjoint);
 }
 
 /// \param table  of the tokens of an item, once the graph is prepared
@@ -128,10 +165,10 @@ template <class T>
 Value rotary_step(Graph<T>& g, Value x, std::shared_ptr<const RotaryTable<T>> table, Index heads) {
   const Value y = g.value(x.cols);
   const auto forward = [=](const Pass<T>& p) {
-    rotary(p.in(x), *table, heads, p.out(y), p.executor);
+    if (!p.counting()) rotary(p.in(x), *table, heads, p.out(y), p.executor);
   };
   const auto adjoint = [=](const Pass<T>& p) {
-    rotary_adjoint(p.dout(y), *table, heads, p.din(x), p.executor);
+    if (!p.counting()) rotary_adjoint(p.dout(y), *table, heads, p.din(x), p.executor);
   };
   return g.add({.output = y, .inputs = {x}}, forward, adjoint);
 }
@@ -139,35 +176,52 @@ Value rotary_step(Graph<T>& g, Value x, std::shared_ptr<const RotaryTable<T>> ta
 /// A depthwise convolution over the image or video of an item.
 /// \param places  as those of DepthwiseGrid
 template <class T>
-Value convolution_step(Graph<T>& g, Value x, const WeightSlices<ConvolutionView>& w,
+Value convolution_step(Graph<T>& g, Value x, const detail::WeightSlices<ConvolutionView>& w,
                        GridShape tokens, GridShape kernel, std::vector<Index> places = {}) {
   const Value y = g.value(x.cols);
   const auto kept = std::make_shared<const std::vector<Index>>(std::move(places));
   const auto grid = [=] { return DepthwiseGrid{tokens, kernel, *kept}; };
   const auto forward = [=](const Pass<T>& p) {
+    if (p.counting()) return p.needs(depthwise_convolution_workspace_bytes<T>(x.cols, kernel));
     depthwise_convolution(p.in(x), w(p.parameters), grid(), p.out(y), p.call());
   };
   const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting()) {
+      return p.needs(depthwise_convolution_adjoint_workspace_bytes<T>(p.rows(x), x.cols, kernel));
+    }
     depthwise_convolution_adjoint(p.in(x), w(p.parameters), grid(), p.dout(y), p.din(x),
                                   w(p.gradients), p.call());
   };
-  const auto forward_bytes = [=](const Pass<T>&) {
-    return depthwise_convolution_workspace_bytes<T>(x.cols, kernel);
-  };
-  const auto adjoint_bytes = [=](const Pass<T>& p) {
-    return depthwise_convolution_adjoint_workspace_bytes<T>(p.sizes.rows, x.cols, kernel);
-  };
-  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint, forward_bytes,
-               adjoint_bytes);
+  return g.add({.output = y, .inputs = {x}, .read = {x}}, forward, adjoint);
 }
 
-/// The step sum += v, which writes over sum. No other step reads v.
+namespace detail {
+/// sum += v in the forward.
+template <class T>
+struct AddForward {
+  Value v, sum;
+  void operator()(const Pass<T>& p) const {
+    if (!p.counting()) add(p.in(v), p.out(sum), p.executor);
+  }
+};
+}  // namespace detail
+
+/// sum += v, where no other step reads v.
 template <class T>
 void add_step(Graph<T>& g, Value sum, Value v) {
-  g.share_gradient(sum, v);
-  const auto forward = [=](const Pass<T>& p) { add(p.in(v), p.out(sum), p.executor); };
-  const auto adjoint = [](const Pass<T>&) {};
-  g.add({.output = {}, .inputs = {sum, v}}, forward, adjoint);
+  g.share_gradient(v, sum);
+  g.add({.sum = sum, .inputs = {v}}, detail::AddForward<T>{v, sum}, detail::NoAdjoint());
+}
+
+/// sum += x, a residual that other steps read too. Returns the sum.
+template <class T>
+Value residual_step(Graph<T>& g, Value sum, Value x) {
+  const auto adjoint = [=](const Pass<T>& p) {
+    if (p.counting() || p.din(x).absent()) return;
+    detail::add(p.dout(sum), p.din(x), p.executor);
+  };
+  g.add({.sum = sum, .inputs = {x}}, detail::AddForward<T>{x, sum}, adjoint);
+  return sum;
 }
 
 /// Queries, keys and values, and the queries and keys of denominators if they differ.
@@ -178,7 +232,9 @@ struct AttentionValues {
   /// Returns the heads of view(value) for each value, as BatchInputs or BatchGradients.
   template <class Batch, class View>
   Batch heads(Index batch, Index count, const View& view) const {
-    const auto split = [&](Value x) { return split_heads(view(x), batch, count, x.cols / count); };
+    const auto split = [&](Value x) {
+      return detail::split_heads(view(x), batch, count, x.cols / count);
+    };
     return {.q = split(q),
             .k = split(k),
             .v = split(v),
@@ -199,40 +255,38 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
     return a.heads<BatchInputs<T>>(p.sizes.batch, heads, [&](Value x) { return p.in(x); });
   };
   const auto split = [=](const Pass<T>& p, const auto& rows) {
-    return split_heads(rows, p.sizes.batch, heads, y.cols / heads);
+    return detail::split_heads(rows, p.sizes.batch, heads, y.cols / heads);
   };
   const auto forward = [=](const Pass<T>& p) {
+    const auto in = inputs(p);
+    if (p.counting()) {
+      if (softmax) return p.needs(softmax_workspace_bytes(in, p.executor));
+      return p.needs(bidirectional_workspace_bytes(in, blocks, op, p.executor),
+                     bidirectional_kept_bytes(in, blocks, op));
+    }
     const auto out = split(p, p.out(y));
-    if (softmax) return softmax_bidirectional(inputs(p), out, {}, p.call(y));
-    bidirectional(inputs(p), blocks, mixing_at(mixing, p.parameters, m), op, out, p.call(y));
+    if (softmax) return softmax_bidirectional(in, out, {}, p.call());
+    bidirectional(in, blocks, detail::mixing_at(mixing, p.parameters, m), op, out, p.call());
   };
   const auto adjoint = [=](const Pass<T>& p) {
+    const auto in = inputs(p);
+    if (p.counting()) {
+      if (softmax) return p.needs(softmax_gradient_workspace_bytes(in, p.executor));
+      const Index matrices = mixing.rows * mixing.cols / (m * m);
+      const MixingView<const T> absent(nullptr, Pattern(m, m), matrices, m * m);
+      return p.needs(bidirectional_gradient_workspace_bytes(in, blocks, absent, op, p.executor));
+    }
     const auto dout = split(p, p.dout(y));
     const auto sums =
         a.heads<BatchGradients<T>>(p.sizes.batch, heads, [&](Value x) { return p.din(x); });
-    if (softmax) return softmax_bidirectional_gradient(inputs(p), dout, sums, {}, p.call(y));
-    bidirectional_gradient(inputs(p), blocks, mixing_at(mixing, p.parameters, m), op, dout, sums,
-                           {.mixing = mixing_at(mixing, p.gradients, m)}, p.call(y));
+    if (softmax) return softmax_bidirectional_gradient(in, dout, sums, {}, p.call());
+    bidirectional_gradient(in, blocks, detail::mixing_at(mixing, p.parameters, m), op, dout, sums,
+                           {.mixing = detail::mixing_at(mixing, p.gradients, m)}, p.call());
   };
-  const auto forward_bytes = [=](const Pass<T>& p) {
-    if (softmax) return softmax_workspace_bytes(inputs(p), p.executor);
-    return bidirectional_workspace_bytes(inputs(p), blocks, op, p.executor);
-  };
-  const auto adjoint_bytes = [=](const Pass<T>& p) {
-    if (softmax) return softmax_gradient_workspace_bytes(inputs(p), p.executor);
-    const Index matrices = mixing.rows * mixing.cols / (m * m);
-    const MixingView<const T> absent(nullptr, Pattern(m, m), matrices, m * m);
-    return bidirectional_gradient_workspace_bytes(inputs(p), blocks, absent, op, p.executor);
-  };
-  const auto kept_bytes = [=](const Pass<T>& p) {
-    return softmax ? 0 : bidirectional_kept_bytes(inputs(p), blocks, op);
-  };
-  return g.add({.output = y,
-                .inputs = {a.q, a.k, a.v, a.normalizer_q, a.normalizer_k},
-                .read = {a.q, a.k, a.v, a.normalizer_q, a.normalizer_k}},
-               forward, adjoint, forward_bytes, adjoint_bytes, kept_bytes);
+  const StepValues::Values values{a.q, a.k, a.v, a.normalizer_q, a.normalizer_k};
+  return g.add({.output = y, .inputs = values, .read = values, .keeps = !softmax}, forward,
+               adjoint);
 }
 
-}  // namespace detail
 }  // namespace MHLA_TARGET
 }  // namespace mhla

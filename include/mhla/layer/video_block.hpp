@@ -21,14 +21,12 @@
 /// 3*C numbers per token are kept besides the attention's. Sources: the released models of
 /// arXiv:2601.07832; Wan, arXiv:2503.20314.
 
+#include <string_view>
+
 #include "mhla/core/arch.hpp"
 #include "mhla/layer/activation.hpp"
-#include "mhla/layer/block_backward.hpp"
-#include "mhla/layer/block_body.hpp"
-#include "mhla/layer/block_condition.hpp"
-#include "mhla/layer/block_family.hpp"
-#include "mhla/layer/block_norm.hpp"
-#include "mhla/layer/feed_forward.hpp"
+#include "mhla/layer/block.hpp"
+#include "mhla/layer/graph.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/video_layer.hpp"
 
@@ -51,30 +49,34 @@ template <Accumulator T>
 struct WanFamily {
   using Scalar = T;
   using Options = WanOptions;
-  using Attention = VideoBody<T>;
-  using FeedForward = MlpBody<T, Gelu>;
-  using Norm = LayerNormPart<T>;
-  using Condition = TableCondition<T>;
   static constexpr const char* kName = "WanBlock";
-  static constexpr const char* kBackwardName = "WanBlock::backward";
   static constexpr const char* kOutput = "self_attn.o.weight";
-  static constexpr BlockPrefixes kPrefixes{
-      "norm1.", "self_attn.", "norm2.", "ffn.", "", "", {"norm3.", "cross_attn."}};
-  static constexpr BlockConvolution kConvolution = BlockConvolution::kNever;
+  static constexpr std::string_view kOthers[] = {"norm3.", "cross_attn."};
+  static constexpr bool kConditioned = true;
 
-  static VideoOptions attention(const WanOptions& o) { return block_attention_options(kName, o); }
-  static Norm norm(const WanOptions& o) { return {o.channels, false, o.norm_eps}; }
-  static FeedForward feed_forward(const WanOptions& o) {
-    return {o.channels, block_hidden(kName, o.hidden, 8960), {"0", "2"}};
+  static WanOptions checked(const WanOptions& o) {
+    return checked_block<VideoFamily<T>>(kName, o, 8960);
   }
-  static Condition condition(const WanOptions& o) { return {"modulation", {1, 6, o.channels}}; }
+  static Index tokens(const WanOptions& o) { return volume(o.attention.grid); }
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const WanOptions& o) {
+    const Index c = o.channels;
+    const auto m = table_modulation(g, "modulation", {1, 6, c});
+    const auto norm = layer_norm_of(g, c, o.norm_eps, "", false);
+    x = branch_steps(g, x, m, 0, norm, [&](Value n) {
+      return g.below("self_attn.", [&] { return VideoFamily<T>::build(g, n, o.attention); });
+    });
+    return branch_steps(g, x, m, 1, norm, [&](Value n) {
+      const auto first = g.dense("ffn.0", {o.hidden, c}), second = g.dense("ffn.2", {c, o.hidden});
+      return mlp_step<Gelu>(g, n, first, second);
+    });
+  }
 };
 
 }  // namespace detail
 
 /// The block: layer.hpp documents it.
 template <Accumulator A>
-using WanBlock = Layer<detail::BlockBody<detail::WanFamily<A>>>;
+using WanBlock = Layer<detail::WanFamily<A>>;
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla

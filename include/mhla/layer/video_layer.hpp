@@ -64,15 +64,12 @@ struct VideoFamily {
   using Scalar = T;
   using Options = VideoOptions;
   static constexpr const char* kName = "VideoLayer";
-  static constexpr const char* kBackwardName = "VideoLayer::backward";
   static constexpr const char* kOutput = "o.weight";
 
   static VideoOptions checked(VideoOptions o);
-  static MHLA_COLD Graph<T> build(const VideoOptions& o);
+  static Index tokens(const VideoOptions& o) { return volume(o.grid); }
+  static MHLA_COLD Value build(Graph<T>& g, Value input, const VideoOptions& o);
 };
-
-template <Accumulator T>
-using VideoBody = GraphBody<VideoFamily<T>>;
 
 /// Returns the options after checking that they fit each other.
 template <Accumulator T>
@@ -95,29 +92,29 @@ VideoOptions VideoFamily<T>::checked(VideoOptions o) {
 }
 
 template <Accumulator T>
-Graph<T> VideoFamily<T>::build(const VideoOptions& o) {
+Value VideoFamily<T>::build(Graph<T>& g, Value input, const VideoOptions& o) {
   const Index c = o.channels, width = c / o.heads;
   const GridShape& n = o.layout;
   const Grid blocks(o.grid, {o.grid[0] / n[0], o.grid[1] / n[1], o.grid[2] / n[2]});
   const Index m = blocks.blocks();
-  Graph<T> g(kName, c, blocks.tokens());
   using Weights = WeightSlices<DenseView>;
-  const auto weights = [&](const char* name) { return Weights(g.table(), name, {c, c}); };
+  const auto weights = [&](const char* name) { return g.dense(name, {c, c}); };
   const Weights to_q = weights("q"), to_k = weights("k"), to_v = weights("v"), to_o = weights("o");
-  const auto q_gain = g.tensor("norm_q.weight", {c}, o.qk_norm);
-  const auto k_gain = g.tensor("norm_k.weight", {c}, o.qk_norm);
+  const auto q_gain = g.tensor("norm_q.weight", {c}, {o.qk_norm, "qk_norm"});
+  const auto k_gain = g.tensor("norm_k.weight", {c}, {o.qk_norm, "qk_norm"});
   const auto head_gain = g.tensor("g_norm.weight", {width});
-  const Weights to_gate = o.gate ? weights("g") : Weights();
-  const auto mixing = g.tensor("block_attn.conv.weight",
-                               mixing_shape(m, 4, o.mixing_per_head, o.heads), !o.softmax);
-  WeightSlices<ConvolutionView> lepe;
-  if (o.lepe) lepe = {g.table(), "lepe", {c, 1, 3, 3, 3}};
+  const Weights to_gate = g.dense("g", {c, c}, {}, {o.gate, "gate"});
+  const auto mixing =
+      g.tensor("block_attn.conv.weight", detail::mixing_shape(m, 4, o.mixing_per_head, o.heads),
+               {!o.softmax, "softmax = false"});
+  const auto lepe =
+      g.template weights<ConvolutionView>("lepe", {c, 1, 3, 3, 3}, {}, {o.lepe, "lepe"});
 
   const auto angles = std::make_shared<RotaryTable<T>>();
   g.when_prepared([=] { *angles = RotaryTable<T>::grid(o.grid, width, o.rotary_base); });
   // Returns features, and the same rotated.
   const auto rotated = [&](const Weights& projection, ParameterSlice gain) {
-    Value x = dense_step(g, g.input(), projection);
+    Value x = dense_step(g, input, projection);
     if (o.qk_norm) x = g.remade(rms_norm_step(g, x, gain, o.norm_eps));
     if (!o.softmax) x = relu_step(g, x, o.feature_eps);
     return std::pair(x, rotary_step<T>(g, x, angles, o.heads));
@@ -125,7 +122,7 @@ Graph<T> VideoFamily<T>::build(const VideoOptions& o) {
   // The gradient of x is summed in reverse: gate, v, q, k.
   const auto [k_features, k] = rotated(to_k, k_gain);
   const auto [q_features, q] = rotated(to_q, q_gain);
-  const Value v = dense_step(g, g.input(), to_v);
+  const Value v = dense_step(g, input, to_v);
   AttentionValues in{q, k, v};
   if (o.normalizer.sums() != WeightSums::kNone && !o.softmax) {
     in.normalizer_q = q_features, in.normalizer_k = k_features;
@@ -133,18 +130,17 @@ Graph<T> VideoFamily<T>::build(const VideoOptions& o) {
   const Operator<Identity, Identity, AnyNormalizer> op{{}, {}, o.normalizer};
   const Value a = attention_step(g, in, o.heads, blocks, op, mixing);
   const Value mixed =
-      o.gate ? gated_rms_norm_step(g, a, head_gain, o.norm_eps, dense_step(g, g.input(), to_gate))
+      o.gate ? gated_rms_norm_step(g, a, head_gain, o.norm_eps, dense_step(g, input, to_gate))
              : rms_norm_step(g, a, head_gain, o.norm_eps);
   if (o.lepe) add_step(g, mixed, convolution_step(g, v, lepe, o.grid, {3, 3, 3}));
-  dense_step(g, mixed, to_o);
-  return g;
+  return dense_step(g, mixed, to_o);
 }
 
 }  // namespace detail
 
 /// The layer: layer.hpp documents it.
 template <Accumulator A>
-using VideoLayer = Layer<detail::VideoBody<A>>;
+using VideoLayer = Layer<detail::VideoFamily<A>>;
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla

@@ -25,19 +25,15 @@
 /// Sources: Peebles and Xie, arXiv:2212.09748; Touvron et al., arXiv:2012.12877; the released
 /// models of arXiv:2601.07832.
 
-#include <optional>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
 #include "mhla/layer/activation.hpp"
-#include "mhla/layer/block_backward.hpp"
-#include "mhla/layer/block_body.hpp"
-#include "mhla/layer/block_condition.hpp"
-#include "mhla/layer/block_convolution.hpp"
-#include "mhla/layer/block_family.hpp"
-#include "mhla/layer/block_norm.hpp"
-#include "mhla/layer/feed_forward.hpp"
+#include "mhla/layer/block.hpp"
+#include "mhla/layer/graph.hpp"
 #include "mhla/layer/layer.hpp"
+#include "mhla/layer/parameters.hpp"
+#include "mhla/layer/steps.hpp"
 #include "mhla/layer/vision_layer.hpp"
 
 namespace mhla {
@@ -82,32 +78,46 @@ struct DeitOptions {
 
 namespace detail {
 
+/// The branches of a vision block, whose norms are affine without a modulation.
+/// \tparam F  activation of the perceptron
+template <class F, class T, class Options>
+Value vision_branches(Graph<T>& g, Value x, const Options& o, const Modulation& m) {
+  const Index c = o.channels;
+  const auto norm1 = layer_norm_of(g, c, o.norm_eps, "norm1", m.all.absent());
+  const auto norm2 = layer_norm_of(g, c, o.norm_eps, "norm2", m.all.absent());
+  x = branch_steps(g, x, m, 0, norm1, [&](Value n) {
+    return g.below("attn.", [&] { return VisionFamily<T>::build(g, n, o.attention); });
+  });
+  return branch_steps(g, x, m, 1, norm2, [&](Value n) {
+    const auto first = g.dense("mlp.fc1", {o.hidden, c}),
+               second = g.dense("mlp.fc2", {c, o.hidden});
+    return mlp_step<F>(g, n, first, second);
+  });
+}
+
 template <Accumulator T>
 struct DitFamily {
   using Scalar = T;
   using Options = DitOptions;
-  using Attention = VisionBody<T>;
-  using FeedForward = MlpBody<T, Gelu>;
-  using Norm = LayerNormPart<T>;
-  using Condition = AdaptiveCondition<T>;
   static constexpr const char* kName = "DitBlock";
-  static constexpr const char* kBackwardName = "DitBlock::backward";
   static constexpr const char* kOutput = "attn.to_out.0.weight";
-  static constexpr BlockPrefixes kPrefixes{
-      "norm1.", "attn.", "norm2.", "mlp.", "adaLN_modulation.1.", "dw_conv."};
-  static constexpr BlockConvolution kConvolution = BlockConvolution::kLast;
+  static constexpr bool kConditioned = true;
 
-  static VisionOptions attention(const DitOptions& o) { return block_attention_options(kName, o); }
-  static Norm norm(const DitOptions& o) { return {o.channels, false, o.norm_eps}; }
-  static FeedForward feed_forward(const DitOptions& o) {
-    return {o.channels, block_hidden(kName, o.hidden, 4 * o.channels)};
+  static DitOptions checked(const DitOptions& o) {
+    return checked_block<VisionFamily<T>>(kName, o, 4 * o.channels);
   }
-  static Condition condition(const DitOptions& o) { return Condition(o.channels); }
-  static std::optional<ConvolutionPart<T>> convolution(const DitOptions& o) {
-    if (o.convolution == DitConvolution::kNone) return {};
+  static Index tokens(const DitOptions& o) { return volume(o.attention.tokens); }
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const DitOptions& o) {
+    const Index c = o.channels;
+    const auto m = adaptive_modulation(g, c, "adaLN_modulation.1");
+    x = vision_branches<Gelu>(g, x, o, m);
+    const bool convolves = o.convolution != DitConvolution::kNone;
+    const auto w = g.template weights<ConvolutionView>("dw_conv", {c, 1, 3, 3}, {},
+                                                       {convolves, "convolution"});
+    if (!convolves) return x;
     const bool image = o.convolution == DitConvolution::kImage;
-    return ConvolutionPart<T>(o.channels, o.attention.tokens,
-                              image ? vision_places(o.attention) : std::vector<Index>());
+    return convolution_step(g, x, w, o.attention.tokens, {3, 3},
+                            image ? vision_places(o.attention) : std::vector<Index>());
   }
 };
 
@@ -115,31 +125,25 @@ template <Accumulator T>
 struct DeitFamily {
   using Scalar = T;
   using Options = DeitOptions;
-  using Attention = VisionBody<T>;
-  using FeedForward = MlpBody<T, ErfGelu>;
-  using Norm = LayerNormPart<T>;
-  using Condition = NoCondition;
   static constexpr const char* kName = "DeitBlock";
-  static constexpr const char* kBackwardName = "DeitBlock::backward";
   static constexpr const char* kOutput = "attn.to_out.0.weight";
-  static constexpr BlockPrefixes kPrefixes{"norm1.", "attn.", "norm2.", "mlp."};
-  static constexpr BlockConvolution kConvolution = BlockConvolution::kNever;
 
-  static VisionOptions attention(const DeitOptions& o) { return block_attention_options(kName, o); }
-  static Norm norm(const DeitOptions& o) { return {o.channels, true, o.norm_eps}; }
-  static FeedForward feed_forward(const DeitOptions& o) {
-    return {o.channels, block_hidden(kName, o.hidden, 4 * o.channels)};
+  static DeitOptions checked(const DeitOptions& o) {
+    return checked_block<VisionFamily<T>>(kName, o, 4 * o.channels);
   }
-  static Condition condition(const DeitOptions&) { return {}; }
+  static Index tokens(const DeitOptions& o) { return volume(o.attention.tokens); }
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const DeitOptions& o) {
+    return vision_branches<ErfGelu>(g, x, o, {});
+  }
 };
 
 }  // namespace detail
 
 /// The blocks: layer.hpp documents them.
 template <Accumulator A>
-using DitBlock = Layer<detail::BlockBody<detail::DitFamily<A>>>;
+using DitBlock = Layer<detail::DitFamily<A>>;
 template <Accumulator A>
-using DeitBlock = Layer<detail::BlockBody<detail::DeitFamily<A>>>;
+using DeitBlock = Layer<detail::DeitFamily<A>>;
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla

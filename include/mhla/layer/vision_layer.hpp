@@ -95,15 +95,12 @@ struct VisionFamily {
   using Scalar = T;
   using Options = VisionOptions;
   static constexpr const char* kName = "VisionLayer";
-  static constexpr const char* kBackwardName = "VisionLayer::backward";
   static constexpr const char* kOutput = "to_out.0.weight";
 
   static VisionOptions checked(VisionOptions o);
-  static MHLA_COLD Graph<T> build(const VisionOptions& o);
+  static Index tokens(const VisionOptions& o) { return volume(o.tokens); }
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const VisionOptions& o);
 };
-
-template <Accumulator T>
-using VisionBody = GraphBody<VisionFamily<T>>;
 
 /// Returns the options after checking that they fit each other.
 template <Accumulator T>
@@ -130,24 +127,23 @@ VisionOptions VisionFamily<T>::checked(VisionOptions o) {
 }
 
 template <Accumulator T>
-Graph<T> VisionFamily<T>::build(const VisionOptions& o) {
+Value VisionFamily<T>::build(Graph<T>& g, Value x, const VisionOptions& o) {
   const Index c = o.channels;
   const Grid raster(o.tokens, o.block);
   const Index m = raster.blocks();
-  Graph<T> g(kName, c, raster.tokens());
-  const auto norm_gain = g.tensor("norm.weight", {c}, o.layer_norm);
-  const auto norm_shift = g.tensor("norm.bias", {c}, o.layer_norm);
-  const WeightSlices<DenseView> to_qkv(g.table(), "to_qkv", {3 * c, c}, o.qkv_bias);
-  const auto q_gain = g.tensor("q_norm.weight", {c}, o.qk_norm);
-  const auto k_gain = g.tensor("k_norm.weight", {c}, o.qk_norm);
-  WeightSlices<ConvolutionView> lepe;
-  if (o.lepe > 0) lepe = {g.table(), "lepe", {c, 1, o.lepe, o.lepe}};
-  const auto mixing = g.tensor("piece_attn.conv.weight",
-                               mixing_shape(m, 4, o.mixing_per_head, o.heads), !o.softmax);
-  const WeightSlices<DenseView> to_out(g.table(), "to_out.0", {c, c});
+  const auto norm_gain = g.tensor("norm.weight", {c}, {o.layer_norm, "layer_norm"});
+  const auto norm_shift = g.tensor("norm.bias", {c}, {o.layer_norm, "layer_norm"});
+  const auto to_qkv = g.dense("to_qkv", {3 * c, c}, {o.qkv_bias, "qkv_bias"});
+  const auto q_gain = g.tensor("q_norm.weight", {c}, {o.qk_norm, "qk_norm"});
+  const auto k_gain = g.tensor("k_norm.weight", {c}, {o.qk_norm, "qk_norm"});
+  const auto lepe =
+      g.template weights<ConvolutionView>("lepe", {c, 1, o.lepe, o.lepe}, {}, {o.lepe > 0, "lepe"});
+  const auto mixing =
+      g.tensor("piece_attn.conv.weight", detail::mixing_shape(m, 4, o.mixing_per_head, o.heads),
+               {!o.softmax, "softmax = false"});
+  const auto to_out = g.dense("to_out.0", {c, c});
 
-  Value n = g.input();
-  if (o.layer_norm) n = layer_norm_step(g, n, norm_gain, norm_shift, o.layer_norm_eps);
+  const Value n = o.layer_norm ? layer_norm_step(g, x, norm_gain, norm_shift, o.layer_norm_eps) : x;
   const Value qkv = dense_step(g, n, to_qkv);
   Value q = qkv.part(0, 3), k = qkv.part(1, 3), v = qkv.part(2, 3);
   if (o.qk_norm) {
@@ -164,15 +160,14 @@ Graph<T> VisionFamily<T>::build(const VisionOptions& o) {
     const GridShape kernel(o.lepe, o.lepe);
     add_step(g, heads, convolution_step(g, v, lepe, o.tokens, kernel, vision_places(o)));
   }
-  dense_step(g, heads, to_out);
-  return g;
+  return dense_step(g, heads, to_out);
 }
 
 }  // namespace detail
 
 /// The layer: layer.hpp documents it.
 template <Accumulator A>
-using VisionLayer = Layer<detail::VisionBody<A>>;
+using VisionLayer = Layer<detail::VisionFamily<A>>;
 
 }  // namespace MHLA_TARGET
 }  // namespace mhla
