@@ -82,18 +82,42 @@ TEST(Graph, ScratchDoesNotGrowWithTheSteps) {
             some.backward_workspace_bytes(rows) - kept(some));
 }
 
-/// Layers that a graph cannot be: of another width, of no step, and one whose last step backward
-/// needs.
+/// Layers that a graph cannot be: of no step, of another width, and one that backward needs as a
+/// whole.
 template <int kCase>
 struct OddFamily : ForkFamily {
   static Value build(Graph<double>& g, Value x, const ForkOptions& o) {
     if (kCase == 0) return x;
-    const Value y = dense_step(g, x, g.dense("out", {kCase == 1 ? o.tokens : o.channels, x.cols}));
-    if (kCase == 1) return y;
-    dense_step(g, y, g.dense("after", {x.cols, x.cols}));
-    return y;
+    if (kCase == 1) return dense_step(g, x, g.dense("out", {o.tokens, x.cols}));
+    const Value y = dense_step(g, x, g.dense("out", {x.cols, x.cols}));
+    const auto mixing = g.tensor("mixing", {1, 1});
+    return attention_step(g, {y, y, y}, 1, Grid({o.tokens}, {o.tokens}), Operator<>(), mixing);
   }
 };
+
+/// A layer with a step whose output no step reads.
+struct IdleFamily : ForkFamily {
+  static Value build(Graph<double>& g, Value x, const ForkOptions& o) {
+    relu_step(g, dense_step(g, x, g.dense("idle", {o.channels, o.channels})), 0);
+    return ForkFamily::build(g, x, o);
+  }
+};
+
+struct IdleLayer : ForkLayer {
+  using Layer = mhla::Layer<IdleFamily>;
+};
+
+TEST(Graph, AStepThatNoStepReadsHasNoGradient) {
+  const AttentionLayerRun<IdleLayer> run;
+  const AttentionLayerRun<ForkLayer> other;
+  EXPECT_EQ(run.kept_bytes(run.rows(), run.batch), other.kept_bytes(run.rows(), run.batch));
+  const auto before = run.before(), after = run.backward();
+  const auto idle = run.table().find("idle.weight");
+  for (Index i = idle->begin; i < idle->begin + idle->size; ++i) {
+    EXPECT_EQ(after.parameters[static_cast<std::size_t>(i)],
+              before.parameters[static_cast<std::size_t>(i)]);
+  }
+}
 
 TEST(GraphErrors, NameTheOutput) {
   const auto refused = [](auto family) {

@@ -70,6 +70,17 @@ TEST(ParameterTable, LaysTensorsSideBySide) {
             "name");
 }
 
+TEST(ParameterTable, TakesThoseOfAnotherTableBelowAPrefix) {
+  ParameterTable table;
+  table.add("gain", {5});
+  EXPECT_EQ(table.add("a.", small_table()), 5);
+  EXPECT_EQ(table.add("b.", small_table()), 13);
+  EXPECT_EQ(table.size(), 21);
+  EXPECT_EQ(table.find("b.bias")->begin, 19);
+  EXPECT_EQ(table.find("a.weight")->shape, (std::vector<Index>{2, 3, 1}));
+  EXPECT_THROW(table.add("a.", small_table()), option_error);
+}
+
 TEST(ParameterTable, DescribesTensorsAndOptions) {
   ParameterTable table;
   table.add("up.weight", {3, 2});

@@ -216,7 +216,7 @@ typename Graph<T>::Scratch Graph<T>::take_scratch(detail::Arena& arena, const Pa
     const Node& node = plan_.nodes[s];
     bytes.scratch = 0;
     if (!pass.backward) steps_[s]->forward(counting);
-    if (pass.backward) steps_[s]->adjoint(counting);
+    if (pass.backward && node.has_adjoint) steps_[s]->adjoint(counting);
     for (const std::size_t again : node.remakes) {
       if (pass.backward) steps_[again]->forward(counting);
     }
@@ -265,7 +265,7 @@ void Graph<T>::backward(Pass<T> p) const {
       p.kept = kept.last(bytes_of(s, p).kept);
       kept = kept.first(kept.size() - p.kept.size());
     }
-    steps_[s]->adjoint(p);
+    if (node.has_adjoint) steps_[s]->adjoint(p);
   }
 }
 

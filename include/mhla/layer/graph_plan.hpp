@@ -67,6 +67,7 @@ struct GraphPlan {
     StepValues values;
     std::vector<std::size_t> remakes{}, clears{};     // before the adjoint: steps, gradients
     Index forward_numbers = 0, backward_numbers = 0;  // of a row of scratch before its own
+    bool has_adjoint = true;                          // false if no later step reads its output
   };
 
   std::vector<Place> places;
@@ -167,8 +168,12 @@ inline void GraphPlan::place_backward() {
   const std::size_t steps = nodes.size();
   summed[output] = true;
   for (std::size_t s = steps; s-- > 0;) {
-    for (const Value v : nodes[s].values.read) need(v, s, again);
-    for (const Value v : nodes[s].values.inputs) {
+    const StepValues& values = nodes[s].values;
+    const Value written = values.output.absent() ? values.sum : values.output;
+    nodes[s].has_adjoint = summed[places[written.at].gradient.at];
+    if (!nodes[s].has_adjoint) continue;
+    for (const Value v : values.read) need(v, s, again);
+    for (const Value v : values.inputs) {
       if (v.absent()) continue;
       const std::size_t at = places[v.at].gradient.at;
       if (given({at, 0, 0}) || summed[at]) continue;
@@ -214,10 +219,9 @@ inline void GraphPlan::place(const char* name, Value out) {
     (place.kept ? tape : forward)
         .add(place.value, place.stride, place.per_item, place.writer, last);
   }
-  for (std::size_t s = 0; s < nodes.size(); ++s)
-    recorded = nodes[s].values.keeps ? std::max(recorded, s + 1) : recorded;
   tape.place(), forward.place();
   for (std::size_t s = 0; s < nodes.size(); ++s) {
+    if (nodes[s].values.keeps) recorded = std::max(recorded, s + 1);
     nodes[s].forward_numbers = forward.numbers_at(s);
   }
   const bool whole = !given(out) && places[output].cols == out.cols;

@@ -45,12 +45,15 @@ concept Conditioned = requires {
 
 }  // namespace detail
 
-/// \tparam F  family of the layer. It has the types Scalar and Options, with the option `channels`,
-///            and the names kName, of errors, and kOutput, of a tensor with C rows.
-///            checked(options) returns the options after checking them. tokens(options) are those
-///            of an item, or 0. build(graph, x, options) adds the steps and returns the output. It
-///            may have most_tokens(options), kConditioned, and kOthers: prefixes of others'
-///            tensors.
+/// \tparam F  family of the layer, with the types Scalar and Options, which has `channels`, and:
+///
+///     kName                     of errors
+///     kOutput                   a tensor of C rows, from which a file's C is taken
+///     tokens(options)           of an item; 0 for any number
+///     build(graph, x, options)  adds the steps, and returns the value that is the output
+///
+/// It may have checked(options), which returns them after checks, and most_tokens(options). It may
+/// have kConditioned, and kOthers: prefixes of tensors of a file that are not the layer's.
 template <class F>
 class Layer : public detail::GraphLayer<typename F::Scalar> {
   using Base = detail::GraphLayer<typename F::Scalar>;

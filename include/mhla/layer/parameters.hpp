@@ -61,6 +61,10 @@ class ParameterTable {
   /// Adds a tensor after all others.
   /// \throws option_error for a name that exists, shape_error for a negative size.
   const Parameter& add(std::string name, std::vector<Index> shape, std::string option = {});
+  /// Adds the tensors of another table under the names prefix + name. Returns the first number of
+  /// its row in this table's row.
+  /// \throws option_error, shape_error as above.
+  Index add(std::string_view prefix, const ParameterTable& table);
   /// Notes a tensor that an option would add.
   void leave_out(std::string name, std::string option) {
     left_out_.push_back({std::move(name), {}, 0, 0, std::move(option)});
@@ -146,6 +150,12 @@ inline const Parameter& ParameterTable::add(std::string name, std::vector<Index>
   }
   all_.push_back({std::move(name), std::move(shape), begin, count, std::move(option)});
   return all_.back();
+}
+
+inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& table) {
+  const Index first = size();
+  for (const Parameter& p : table.all()) add(std::string(prefix) + p.name, p.shape, p.option);
+  return first;
 }
 
 inline std::string ParameterTable::describe() const {

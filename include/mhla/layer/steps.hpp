@@ -168,7 +168,8 @@ Value rotary_step(Graph<T>& g, Value x, std::shared_ptr<const RotaryTable<T>> ta
     if (!p.counting()) rotary(p.in(x), *table, heads, p.out(y), p.executor);
   };
   const auto adjoint = [=](const Pass<T>& p) {
-    if (!p.counting()) rotary_adjoint(p.dout(y), *table, heads, p.din(x), p.executor);
+    if (p.counting() || p.din(x).absent()) return;
+    rotary_adjoint(p.dout(y), *table, heads, p.din(x), p.executor);
   };
   return g.add({.output = y, .inputs = {x}}, forward, adjoint);
 }
@@ -206,7 +207,7 @@ struct AddForward {
 };
 }  // namespace detail
 
-/// sum += v, where no other step reads v.
+/// sum += v, the output of a step, which no other step reads.
 template <class T>
 void add_step(Graph<T>& g, Value sum, Value v) {
   g.share_gradient(v, sum);
