@@ -52,11 +52,7 @@ TEST(MixFfn, WithAResidualIsItsDefinitionOverTheImage) {
 
 TEST(MixFfn, HasTheParametersOfTheAuthors) {
   const MixFfn<float> ffn({.tokens = {4, 6}, .channels = 8});
-  std::string names;
-  for (const Parameter& p : ffn.table().all()) {
-    names += p.name + " " + detail::shape_text(p.shape) + "\n";
-  }
-  EXPECT_EQ(names,
+  EXPECT_EQ(ffn.describe(),
             "inverted_conv.conv.weight [40, 8, 1, 1]\ninverted_conv.conv.bias [40]\n"
             "depth_conv.conv.weight [40, 1, 3, 3]\ndepth_conv.conv.bias [40]\n"
             "point_conv.conv.weight [8, 20, 1, 1]\n");

@@ -87,20 +87,20 @@ TEST(DeitBlock, IsItsDefinition) {
 }
 
 TEST(DitBlock, HasTheParametersOfTheAuthors) {
-  DitOptions o = SmallDitBlock<DitConvolution::kImage, TokenOrder::kBlocks>::options();
-  const DitBlock<float> block(o);
-  std::string names;
-  for (const Parameter& p : block.table().all()) {
-    names += p.name + " " + detail::shape_text(p.shape) + "\n";
-  }
-  EXPECT_EQ(names,
+  const DitBlock<float> block(
+      SmallDitBlock<DitConvolution::kImage, TokenOrder::kBlocks>::options());
+  EXPECT_EQ(block.describe(),
             "adaLN_modulation.1.weight [60, 10]\nadaLN_modulation.1.bias [60]\n"
-            "attn.norm.weight [10]\nattn.norm.bias [10]\nattn.to_qkv.weight [30, 10]\n"
-            "attn.to_qkv.bias [30]\nattn.lepe.weight [10, 1, 3, 3]\nattn.lepe.bias [10]\n"
-            "attn.piece_attn.conv.weight [4, 4, 1, 1]\nattn.to_out.0.weight [10, 10]\n"
-            "attn.to_out.0.bias [10]\nmlp.fc1.weight [40, 10]\nmlp.fc1.bias [40]\n"
-            "mlp.fc2.weight [10, 40]\nmlp.fc2.bias [10]\ndw_conv.weight [10, 1, 3, 3]\n"
-            "dw_conv.bias [10]\n");
+            "attn.norm.weight [10], with layer_norm\nattn.norm.bias [10], with layer_norm\n"
+            "attn.to_qkv.weight [30, 10]\nattn.to_qkv.bias [30], with qkv_bias\n"
+            "attn.lepe.weight [10, 1, 3, 3], with lepe\nattn.lepe.bias [10], with lepe\n"
+            "attn.piece_attn.conv.weight [4, 4, 1, 1], with softmax = false\n"
+            "attn.to_out.0.weight [10, 10]\nattn.to_out.0.bias [10]\n"
+            "mlp.fc1.weight [40, 10]\nmlp.fc1.bias [40]\nmlp.fc2.weight [10, 40]\n"
+            "mlp.fc2.bias [10]\ndw_conv.weight [10, 1, 3, 3], with convolution\n"
+            "dw_conv.bias [10], with convolution\n"
+            "attn.q_norm.weight left out, with qk_norm\n"
+            "attn.k_norm.weight left out, with qk_norm\n");
 }
 
 TEST(VisionBlockErrors, NameTheOptionAndWhatWasExpected) {
