@@ -68,7 +68,7 @@ void expect_page(const std::string& layer, const ParameterTable& table,
       if (tensors == &table.left_out()) continue;
       for (const auto& [letter, number] : letters) {
         text = std::regex_replace(text, std::regex("([\\[,])" + letter + "(?=[,\\]])"),
-                                  "$1" + std::to_string(number));
+                                  "$01" + std::to_string(number));
       }
       text = std::regex_replace(text, std::regex(","), ", ");
       EXPECT_EQ(text.find(detail::shape_text(p.shape)), 0) << p.name << ": " << text;
