@@ -167,10 +167,10 @@ class Graph {
   }
   /// Sets the memory of a step.
   void prepare_step(const Node& node, Pass<T>& pass) const;
-  detail::StepBytes bytes_of(std::size_t step, const Pass<T>& pass) const {
-    detail::StepBytes bytes;
+  std::size_t kept_bytes(std::size_t step, const Pass<T>& pass) const {
+    std::size_t bytes = 0;
     Pass<T> counting = pass;
-    counting.counted = &bytes;
+    counting.counted_kept = &bytes;
     steps_[step]->forward(counting);
     return bytes;
   }
@@ -193,7 +193,7 @@ typename Graph<T>::Tape Graph<T>::take_tape(detail::Arena& arena, detail::LayerR
   Tape tape{plan_.tape.template take<T>(name_, arena, sizes), {}};
   std::size_t kept = 0;
   for (std::size_t s = 0; s < steps_.size(); ++s) {
-    if (steps_keep && plan_.nodes[s].values.keeps) kept += bytes_of(s, pass(sizes, {})).kept;
+    if (steps_keep && plan_.nodes[s].values.keeps) kept += kept_bytes(s, pass(sizes, {}));
   }
   tape.bytes = detail::take_bytes(name_, arena, kept);
   return tape;
@@ -202,25 +202,25 @@ typename Graph<T>::Tape Graph<T>::take_tape(detail::Arena& arena, detail::LayerR
 template <class T>
 typename Graph<T>::Scratch Graph<T>::take_scratch(detail::Arena& arena, const Pass<T>& pass) const {
   const detail::SharedMemory& plan = pass.backward ? plan_.backward : plan_.forward;
-  detail::StepBytes bytes;
+  std::size_t bytes = 0;
   Pass<T> counting = pass;
   counting.counted = &bytes;
   const auto with_values = [&](Index numbers) {
     detail::Arena all;
     all.take<T>(name_, {pass.sizes.rows, numbers});
-    if (bytes.scratch > 0) all.take<std::byte>(name_, static_cast<Index>(bytes.scratch));
+    if (bytes > 0) all.take<std::byte>(name_, static_cast<Index>(bytes));
     return all.bytes();  // and a line to align
   };
   std::size_t most = with_values(plan.numbers());
   for (std::size_t s = 0; s < steps_.size(); ++s) {
     const Node& node = plan_.nodes[s];
-    bytes.scratch = 0;
+    bytes = 0;
     if (!pass.backward) steps_[s]->forward(counting);
     if (pass.backward && node.has_adjoint) steps_[s]->adjoint(counting);
     for (const std::size_t again : node.remakes) {
       if (pass.backward) steps_[again]->forward(counting);
     }
-    if (bytes.scratch > 0) most = std::max(most, with_values(numbers(node, pass)));
+    if (bytes > 0) most = std::max(most, with_values(numbers(node, pass)));
   }
   most -= std::min<std::size_t>(most, detail::kBufferAlignment);
   Scratch scratch{plan.template take<T>(name_, arena, pass.sizes, false),
@@ -244,7 +244,7 @@ void Graph<T>::forward(Pass<T> p) const {
     const Node& node = plan_.nodes[s];
     prepare_step(node, p);
     if (node.values.keeps && !kept.empty()) {
-      p.kept = kept.first(bytes_of(s, p).kept);
+      p.kept = kept.first(kept_bytes(s, p));
       kept = kept.subspan(p.kept.size());
     }
     steps_[s]->forward(p);
@@ -262,7 +262,7 @@ void Graph<T>::backward(Pass<T> p) const {
       detail::clear(p.din({at, 0, plan_.places[at].cols}), p.executor);
     }
     if (node.values.keeps) {
-      p.kept = kept.last(bytes_of(s, p).kept);
+      p.kept = kept.last(kept_bytes(s, p));
       kept = kept.first(kept.size() - p.kept.size());
     }
     if (node.has_adjoint) steps_[s]->adjoint(p);

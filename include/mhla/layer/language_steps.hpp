@@ -150,13 +150,13 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
   };
   const auto forward = [=](const Pass<T>& p) {
     const Decoding<T>* const d = p.decoding;
-    if (p.counting() && d != nullptr) {
-      return p.needs(append_workspace_bytes(d->shared.stream, p.executor));
+    if (p.counting_kept()) {
+      return p.keeps(static_cast<std::size_t>(s.groups()) *
+                     causal_kept_bytes(inputs(p, 0), blocks, op));
     }
     if (p.counting()) {
-      return p.needs(
-          causal_workspace_bytes(inputs(p, 0), blocks, op, p.executor),
-          static_cast<std::size_t>(s.groups()) * causal_kept_bytes(inputs(p, 0), blocks, op));
+      return p.needs(d == nullptr ? causal_workspace_bytes(inputs(p, 0), blocks, op, p.executor)
+                                  : append_workspace_bytes(d->shared.stream, p.executor));
     }
     for (Index group = 0; group < s.groups(); ++group) {
       BatchInputs<T> in = inputs(p, group);

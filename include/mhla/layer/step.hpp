@@ -9,7 +9,8 @@
 ///       dense(p.in(x), w(p.parameters), p.out(y), p.call());
 ///     };
 ///
-/// A pass that counts bytes has no numbers, only shapes. Every step ends there in this way.
+/// A pass that counts bytes has no numbers, only shapes. Every step ends there in this way. A step
+/// that keeps bytes for its adjoint first asks counting_kept().
 
 #include <algorithm>
 #include <array>
@@ -71,11 +72,6 @@ struct Place {
   Index value = 0, again = 0, slope = 0;
 };
 
-/// Bytes that steps need.
-struct StepBytes {
-  std::size_t scratch = 0, kept = 0;
-};
-
 /// Dense layers packed for many calls, by the places of their weights.
 template <class T>
 class PackedWeights;
@@ -109,20 +105,20 @@ struct Pass {
   MatrixView<T> y{}, dx{}, dc{};
   std::span<T> gradients{};  ///< of the parameters
   bool backward = false;
-  Workspace rest{};  ///< of the step
-  Workspace kept{};  ///< bytes that the step keeps
-  detail::StepBytes* counted = nullptr;
-  const detail::PackedWeights<T>* packed = nullptr;  ///< those of a state
+  Workspace rest{};                                         ///< of the step
+  Workspace kept{};                                         ///< bytes that the step keeps
+  std::size_t *counted = nullptr, *counted_kept = nullptr;  ///< bytes of a step
+  const detail::PackedWeights<T>* packed = nullptr;         ///< those of a state
   const detail::Decoding<T>* decoding = nullptr;
 
   /// Rows of a value.
   Index rows(Value v) const { return places[v.at].per_item ? sizes.batch : sizes.rows; }
-  bool counting() const { return counted != nullptr; }
-  /// Notes the bytes of workspace, and of the memory that the forward keeps for the adjoint.
-  void needs(std::size_t bytes, std::size_t kept_bytes = 0) const {
-    counted->scratch = std::max(counted->scratch, bytes);
-    counted->kept += kept_bytes;
-  }
+  bool counting() const { return counted != nullptr || counted_kept != nullptr; }
+  /// Notes the bytes of workspace.
+  void needs(std::size_t bytes) const { *counted = std::max(*counted, bytes); }
+  /// True if the pass counts the bytes that a step keeps, and not its workspace.
+  bool counting_kept() const { return counted_kept != nullptr; }
+  void keeps(std::size_t bytes) const { *counted_kept = bytes; }
   Call call() const { return {rest, executor, kept}; }
   // Not inlined, for the time to compile: steps call these at dozens of places.
   MHLA_NOINLINE MatrixView<const T> in(Value v) const {

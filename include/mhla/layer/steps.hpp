@@ -260,10 +260,10 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
   };
   const auto forward = [=](const Pass<T>& p) {
     const auto in = inputs(p);
+    if (p.counting_kept()) return p.keeps(bidirectional_kept_bytes(in, blocks, op));
     if (p.counting()) {
       if (softmax) return p.needs(softmax_workspace_bytes(in, p.executor));
-      return p.needs(bidirectional_workspace_bytes(in, blocks, op, p.executor),
-                     bidirectional_kept_bytes(in, blocks, op));
+      return p.needs(bidirectional_workspace_bytes(in, blocks, op, p.executor));
     }
     const auto out = split(p, p.out(y));
     if (softmax) return softmax_bidirectional(in, out, {}, p.call());
