@@ -131,7 +131,7 @@ TEST(Diagnose, NumericalRankFindsGivenSingularValues) {
     for (Index i = 0; i < values; ++i) s(i) = i == 0 ? 1 : std::ldexp(1.5, static_cast<int>(-i));
     const Matrix<double> m =
         reflection(rows, values) * s.asDiagonal() * reflection(cols, values).transpose();
-    const auto above = [&](double epsilon) {
+    const auto above = [&, rows = rows, cols = cols](double epsilon) {
       const double threshold = static_cast<double>(std::max(rows, cols)) * epsilon;
       return (s.array() > threshold).count();
     };

@@ -22,7 +22,7 @@ class OtherVersion : public distributed::ThreadRank {
     std::vector<std::byte> other(record.begin(), record.end());
     const std::string version = kVersion, later = "9.9.9";
     const auto bytes = std::as_bytes(std::span(version));
-    const auto at = std::ranges::search(other, bytes).begin();
+    const auto at = std::search(other.begin(), other.end(), bytes.begin(), bytes.end());
     if (at != other.end()) std::ranges::copy(std::as_bytes(std::span(later)), at);
     ThreadRank::agree(other, records);
   }

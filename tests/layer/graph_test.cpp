@@ -22,7 +22,6 @@ struct ForkFamily {
   using Scalar = double;
   using Options = ForkOptions;
   static constexpr const char* kName = "ForkLayer";
-  static constexpr const char* kOutput = "out.weight";
   static constexpr bool kConditioned = true;
 
   static ForkOptions checked(const ForkOptions& o) { return o; }

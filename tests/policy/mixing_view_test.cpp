@@ -146,7 +146,9 @@ TEST(MixingView, RefusesSeveralMatricesWhereOneIsRead) {
   EXPECT_EQ(text([&] { detail::expect_mixing_heads("f", m.view(), 1); }),
             "mhla::f: mixing has 3 matrices, expected 1, for one head");
   for (const auto& [heads, stride] : {std::pair<Index, Index>{0, 4}, {2, -1}}) {
-    EXPECT_EQ(text([&] { MixingView<const float>(nullptr, Pattern(2, 2), heads, stride); }),
+    EXPECT_EQ(text([&, heads = heads, stride = stride] {
+                MixingView<const float>(nullptr, Pattern(2, 2), heads, stride);
+              }),
               "mhla::MixingView: heads are " + std::to_string(heads) + ", with a head stride of " +
                   std::to_string(stride) + ", expected at least one head and a stride >= 0");
   }

@@ -28,7 +28,7 @@ class RankArrays {
   /// \param padding  of all arrays, bytes
   RankArrays(std::span<const std::size_t> row_bytes, Index rows, std::size_t round = 0,
              std::size_t padding = 0)
-      : rows_(rows), round_(round) {
+      : round_(round) {
     for (const std::size_t bytes : row_bytes) {
       data_.emplace_back((bytes + padding) * static_cast<std::size_t>(rows), kNothing);
     }
@@ -70,7 +70,6 @@ class RankArrays {
     }
   }
 
-  Index rows_;
   std::size_t round_;
   std::vector<std::vector<std::byte>> data_;
   std::vector<SharedRows> shared_;
