@@ -115,26 +115,26 @@ class DecodingLayer : public Layer<F> {
   }
   std::size_t append_workspace_bytes(const State& state, Index rows,
                                      const ExecutorRef& executor = {}) const {
+    const detail::Decoding<A> decoding{*state.shared_};
+    Pass<A> p = pass(decoding, rows, executor);
     detail::Arena counting;
-    take(counting, {*state.shared_}, state.batch(), rows, executor);
+    take(counting, p, state.batch(), this->graph().scratch_bytes(p));
     return counting.bytes();
   }
 
  private:
-  /// A pass and memory of the offsets of its sequences.
-  struct Append {
-    Pass<A> pass;
-    Index* offsets;  // [B+1]
-  };
-  Append take(detail::Arena& arena, const detail::Decoding<A>& decoding, Index batch, Index rows,
-              const ExecutorRef& executor) const {
-    Append append{this->graph().pass({rows, 1}, executor),
-                  arena.take<Index>(F::kAppend, batch + 1)};
-    Pass<A>& p = append.pass;
+  Pass<A> pass(const detail::Decoding<A>& decoding, Index rows, const ExecutorRef& executor) const {
+    Pass<A> p = this->graph().pass({rows, 1}, executor);
     p.decoding = &decoding, p.packed = &decoding.shared.packed;
+    return p;
+  }
+  /// Takes memory of a pass. Returns that of offsets [B+1].
+  /// \param bytes  of scratch
+  Index* take(detail::Arena& arena, Pass<A>& p, Index batch, std::size_t bytes) const {
+    Index* const offsets = arena.take<Index>(F::kAppend, batch + 1);
     p.tape = this->graph().take_tape(arena, p.sizes, false);
-    p.scratch = this->graph().take_scratch(arena, p);
-    return append;
+    p.scratch = this->graph().take_scratch(arena, p, bytes);
+    return offsets;
   }
 
   void expect_input(const State& state, MatrixView<const A> x) const {
@@ -176,15 +176,18 @@ void DecodingLayer<F>::append_rows(State& state, MatrixView<const A> x, MatrixVi
     }
   }
   if (batch == 0) return;
-  detail::Scratch scratch(kAppend, call.workspace,
-                          append_workspace_bytes(state, x.rows, call.executor));
   detail::Decoding<A> decoding{
       *state.shared_, state.heads_, {state.tails_[0], state.tails_[1], state.tails_[2]}};
-  Append append = take(scratch.arena(), decoding, batch, x.rows, call.executor);
-  for (Index b = 0; b <= batch; ++b) append.offsets[b] = offset(b);
-  decoding.offsets = {append.offsets, static_cast<std::size_t>(batch + 1)};
-  append.pass.parameters = this->parameters(), append.pass.x = x, append.pass.y = y;
-  this->graph().forward(append.pass);
+  Pass<A> p = pass(decoding, x.rows, call.executor);
+  const std::size_t bytes = this->graph().scratch_bytes(p);
+  detail::Arena counting;
+  take(counting, p, batch, bytes);
+  detail::Scratch scratch(kAppend, call.workspace, counting.bytes());
+  Index* const offsets = take(scratch.arena(), p, batch, bytes);
+  for (Index b = 0; b <= batch; ++b) offsets[b] = offset(b);
+  decoding.offsets = {offsets, static_cast<std::size_t>(batch + 1)};
+  p.parameters = this->parameters(), p.x = x, p.y = y;
+  this->graph().forward(p);
 }
 
 }  // namespace MHLA_TARGET

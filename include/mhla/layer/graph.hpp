@@ -146,7 +146,16 @@ class Graph {
 
   /// \param steps_keep  also takes the bytes that steps keep
   Tape take_tape(detail::Arena& arena, detail::LayerRows sizes, bool steps_keep = true) const;
-  Scratch take_scratch(detail::Arena& arena, const Pass<T>& pass) const;
+  /// Returns the bytes of scratch of a pass.
+  std::size_t scratch_bytes(const Pass<T>& pass) const;
+  /// \param bytes  scratch_bytes(pass)
+  Scratch take_scratch(detail::Arena& arena, const Pass<T>& pass, std::size_t bytes) const {
+    const detail::SharedMemory& plan = pass.backward ? plan_.backward : plan_.forward;
+    Scratch scratch{plan.template take<T>(name_, arena, pass.sizes, false),
+                    detail::take_bytes(name_, arena, bytes)};
+    scratch.values.rows = reinterpret_cast<T*>(scratch.memory.data());
+    return scratch;
+  }
   Pass<T> pass(detail::LayerRows sizes, const ExecutorRef& executor, bool backward = false) const {
     return {.sizes = sizes,
             .places = plan_.places,
@@ -200,18 +209,20 @@ typename Graph<T>::Tape Graph<T>::take_tape(detail::Arena& arena, detail::LayerR
 }
 
 template <class T>
-typename Graph<T>::Scratch Graph<T>::take_scratch(detail::Arena& arena, const Pass<T>& pass) const {
-  const detail::SharedMemory& plan = pass.backward ? plan_.backward : plan_.forward;
-  std::size_t bytes = 0;
+std::size_t Graph<T>::scratch_bytes(const Pass<T>& pass) const {
+  std::size_t bytes = 0, noted = 0, most = 0;  // of a step, of a step before, and with values
+  Index noted_numbers = 0;
   Pass<T> counting = pass;
   counting.counted = &bytes;
-  const auto with_values = [&](Index numbers) {
+  const auto note = [&](Index numbers) {
+    if (bytes <= noted && numbers <= noted_numbers) return;
+    noted = bytes, noted_numbers = numbers;
     detail::Arena all;
     all.take<T>(name_, {pass.sizes.rows, numbers});
-    if (bytes > 0) all.take<std::byte>(name_, static_cast<Index>(bytes));
-    return all.bytes();  // and a line to align
+    all.take<std::byte>(name_, static_cast<Index>(bytes));
+    most = std::max(most, all.bytes());  // and a line to align
   };
-  std::size_t most = with_values(plan.numbers());
+  note((pass.backward ? plan_.backward : plan_.forward).numbers());
   for (std::size_t s = 0; s < steps_.size(); ++s) {
     const Node& node = plan_.nodes[s];
     bytes = 0;
@@ -220,13 +231,9 @@ typename Graph<T>::Scratch Graph<T>::take_scratch(detail::Arena& arena, const Pa
     for (const std::size_t again : node.remakes) {
       if (pass.backward) steps_[again]->forward(counting);
     }
-    if (bytes > 0) most = std::max(most, with_values(numbers(node, pass)));
+    if (bytes > 0) note(numbers(node, pass));
   }
-  most -= std::min<std::size_t>(most, detail::kBufferAlignment);
-  Scratch scratch{plan.template take<T>(name_, arena, pass.sizes, false),
-                  detail::take_bytes(name_, arena, most)};
-  scratch.values.rows = reinterpret_cast<T*>(scratch.memory.data());
-  return scratch;
+  return most - std::min<std::size_t>(most, detail::kBufferAlignment);
 }
 
 template <class T>

@@ -105,11 +105,19 @@ class GraphLayer {
     p.parameters = parameters(), p.x = x, p.c = c;
     return p;
   }
-  /// Takes scratch of a forward and of a backward pass, one after the other, over the same memory.
-  void take_both(Arena& arena, Pass<T>& forward, Pass<T>& backward) const {
+  /// Takes memory of a forward pass.
+  /// \param bytes  of scratch
+  void take(Arena& arena, Pass<T>& p, std::size_t bytes) const {
+    p.tape = graph_.take_tape(arena, p.sizes);
+    p.scratch = graph_.take_scratch(arena, p, bytes);
+  }
+  /// Takes memory of a forward and of a backward pass, one after the other: scratch is shared.
+  void take(Arena& arena, Pass<T>& forward, Pass<T>& backward, std::size_t forward_bytes,
+            std::size_t backward_bytes) const {
+    forward.tape = backward.tape = graph_.take_tape(arena, forward.sizes);
     Arena again = arena;
-    forward.scratch = graph_.take_scratch(arena, forward);
-    backward.scratch = graph_.take_scratch(again, backward);
+    forward.scratch = graph_.take_scratch(arena, forward, forward_bytes);
+    backward.scratch = graph_.take_scratch(again, backward, backward_bytes);
     if (again.bytes() > arena.bytes()) arena = again;
   }
   /// Returns the values that backward reads, in `kept` or in `tape`.
@@ -151,21 +159,18 @@ Index GraphLayer<T>::batch_of(const char* function, Index rows, Index batch) con
 
 template <Accumulator T>
 std::size_t GraphLayer<T>::workspace_bytes(Index rows, const LayerCall& call) const {
-  const LayerRows sizes{rows, batch_of(graph_.name(), rows, call.batch)};
+  Pass<T> p = graph_.pass({rows, batch_of(graph_.name(), rows, call.batch)}, call.executor);
   Arena counting;
-  graph_.take_tape(counting, sizes);
-  graph_.take_scratch(counting, graph_.pass(sizes, call.executor));
+  take(counting, p, graph_.scratch_bytes(p));
   return counting.bytes();
 }
 
 template <Accumulator T>
 std::size_t GraphLayer<T>::backward_workspace_bytes(Index rows, const LayerCall& call) const {
   const LayerRows sizes{rows, batch_of(graph_.name(), rows, call.batch)};
+  Pass<T> first = graph_.pass(sizes, call.executor), p = graph_.pass(sizes, call.executor, true);
   Arena counting;
-  graph_.take_tape(counting, sizes);
-  Pass<T> first = graph_.pass(sizes, call.executor);
-  Pass<T> second = graph_.pass(sizes, call.executor, true);
-  take_both(counting, first, second);
+  take(counting, first, p, graph_.scratch_bytes(first), graph_.scratch_bytes(p));
   return counting.bytes();
 }
 
@@ -182,11 +187,13 @@ void GraphLayer<T>::forward(const In& x, const In& c, const Out& y, const LayerC
   const char* const name = graph_.name();
   const LayerRows rows = expect(name, x, c, call.batch);
   expect_rows(name, "y", y, x.rows, x.cols);
-  Scratch scratch(name, call.workspace, workspace_bytes(x.rows, call));
-  const Tape own = graph_.take_tape(scratch.arena(), rows);
   Pass<T> p = pass(rows, x, c, call, false);
-  p.scratch = graph_.take_scratch(scratch.arena(), p);
-  p.tape = tape_of(name, call.kept, rows, own, mark_kept);
+  const std::size_t bytes = graph_.scratch_bytes(p);
+  Arena counting;
+  take(counting, p, bytes);
+  Scratch scratch(name, call.workspace, counting.bytes());
+  take(scratch.arena(), p, bytes);
+  p.tape = tape_of(name, call.kept, rows, p.tape, mark_kept);
   p.y = y;
   graph_.forward(p);
 }
@@ -200,11 +207,13 @@ void GraphLayer<T>::adjoint(const In& x, const In& c, const In& dy, const Out& d
   expect_rows_or_none(name, "dx", dx, x.rows, x.cols);
   expect_rows_or_none(name, "dc", dc, c.rows, c.cols);
   expect_elements_or_none(name, "gradients", gradients.size(), table().size());
-  Scratch scratch(name, call.workspace, backward_workspace_bytes(x.rows, call));
-  const Tape own = graph_.take_tape(scratch.arena(), rows);
   Pass<T> first = pass(rows, x, c, call, false), p = pass(rows, x, c, call, true);
-  take_both(scratch.arena(), first, p);
-  first.tape = p.tape = tape_of(name, call.kept, rows, own, find_kept);
+  const std::size_t first_bytes = graph_.scratch_bytes(first), bytes = graph_.scratch_bytes(p);
+  Arena counting;
+  take(counting, first, p, first_bytes, bytes);
+  Scratch scratch(name, call.workspace, counting.bytes());
+  take(scratch.arena(), first, p, first_bytes, bytes);
+  first.tape = p.tape = tape_of(name, call.kept, rows, p.tape, find_kept);
   if (call.kept.empty()) graph_.forward(first);
   p.dy = dy, p.dx = dx, p.dc = dc, p.gradients = gradients;
   graph_.backward(p);
