@@ -49,8 +49,8 @@ class Stream {
       return tensor;
     };
     const BatchInputs<float> in{.q = next(all.q), .k = next(all.k), .v = next(all.v)};
-    mhla::append<float>(stream_, states_, in, next(work_.out()),
-                        {.workspace = memory_, .executor = pool_});
+    mhla::append(stream_, states_, in, next(work_.out()),
+                 {.workspace = memory_, .executor = pool_});
     benchmark::ClobberMemory();
     position_ += count;
   }

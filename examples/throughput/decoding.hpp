@@ -43,8 +43,7 @@ inline Step streaming_step(const Problem& p, double budget, mhla::ThreadPool& po
     };
     const mhla::BatchInputs<float> in{
         .q = next(q.view()), .k = next(k.view()), .v = next(v.view())};
-    mhla::append<float>(stream, states, in, next(out.view()),
-                        {.workspace = memory, .executor = pool});
+    mhla::append(stream, states, in, next(out.view()), {.workspace = memory, .executor = pool});
   };
   append(0, prompt);
   const auto start = states;

@@ -29,9 +29,9 @@ void block_causal_gradient(const In& in, const Blocks& blocks, const detail::mix
   const auto form =
       detail::block_causal_form(in, blocks, mixing, step, op, "block_causal_gradient");
   const auto causal = detail::block_causal_parameters(parameters, step);
-  detail::expect_parameters(form.name, form.mixing.pattern(), op, causal);
-  detail::run_gradient(form, in, dout, gradients,
-                       detail::parameter_sizes(form.mixing.pattern(), op), causal, call);
+  detail::expect_parameters(form.name, form.mixing, op, causal);
+  detail::run_gradient(form, in, dout, gradients, detail::parameter_sizes(form.mixing, op), causal,
+                       call);
 }
 
 }  // namespace MHLA_TARGET

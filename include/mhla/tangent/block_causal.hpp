@@ -28,7 +28,7 @@ void block_causal_tangent(const In& in, const Blocks& blocks, const detail::mixi
                           const Call& call = {}) {
   const auto form = detail::block_causal_form(in, blocks, mixing, step, op, "block_causal_tangent");
   const auto causal = detail::block_causal_parameters(parameters, step);
-  detail::expect_parameters(form.name, form.mixing.pattern(), op, causal);
+  detail::expect_parameters(form.name, form.mixing, op, causal);
   detail::run_tangent(form, in, tangents, causal, out, call);
 }
 
