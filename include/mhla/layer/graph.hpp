@@ -5,12 +5,12 @@
 /// per item. A step has a forward, an adjoint and the bytes of both (step.hpp, steps.hpp):
 ///
 ///     Value n = layer_norm_step(g, x, g.tensor("norm.weight", {c}), {}, 1e-6);
-///     Value h = dense_step(g, n, g.dense("up", hidden, c));
-///     return dense_step(g, h, g.dense("down", c, hidden));
+///     Value h = dense_step(g, n, g.dense("up", {hidden, c}));
+///     return dense_step(g, h, g.dense("down", {c, hidden}));
 ///
 /// The forward runs the steps in order. The backward runs their adjoints in reverse, and each adds
 /// to the gradients of its inputs. The graph decides where values lie. Values that an adjoint reads
-/// are on the tape. Other values and all gradients are in scratch, where two share a buffer if no
+/// are on the tape. Other values and all gradients are in scratch, where two share memory if no
 /// step needs both. The steps after the first that writes the output may only add to it.
 
 #include <algorithm>

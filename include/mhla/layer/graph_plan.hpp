@@ -3,7 +3,7 @@
 /// \file
 /// The plan of a graph (graph.hpp): what its steps read and write, without numbers, and where
 /// values lie. Values that an adjoint reads are on the tape, or are computed again. Other values
-/// and all gradients are in scratch, where two share a buffer if no step needs both.
+/// and all gradients are in scratch, where two share memory if no step needs both.
 
 #include <algorithm>
 #include <array>
