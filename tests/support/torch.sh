@@ -43,6 +43,7 @@ torch_environment() {
     "$repository/examples/torch"
   # Modules of tests and examples: code shared with benchmarks/, and the model that they train.
   export PYTHONPATH=$repository/benchmarks:$repository/examples/torch PYTHONDONTWRITEBYTECODE=1
+  export MHLA_TORCH_EMULATION=$build_dir/emulation  # kernels for CUDA, for tests without a device
 }
 
 # test_wheel: builds the source archive of examples/torch, and from it the wheel, in pip's isolated

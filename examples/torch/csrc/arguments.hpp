@@ -46,7 +46,7 @@ struct Options {
       "Tensor? query_mask=None, Tensor? key_mask=None, Tensor? query_offsets=None, "
       "Tensor? key_offsets=None, Tensor? query_map=None, Tensor? key_map=None, "
       "Tensor? query_angles=None, Tensor? key_angles=None, Tensor? gain=None, Tensor? gate=None, "
-      "float norm_eps=1e-6, float relu_eps=1e-6";
+      "float norm_eps=1e-6, float relu_eps=1e-6, int max_queries=0, int max_keys=0";
 
   explicit Options(Arguments& from)
       : feature_map(from.take<std::string>()),
@@ -67,7 +67,9 @@ struct Options {
         gain(from.take<std::optional<Tensor>>()),
         gate(from.take<std::optional<Tensor>>()),
         norm_eps(from.take<double>()),
-        relu_eps(from.take<double>()) {}
+        relu_eps(from.take<double>()),
+        max_queries(from.take<std::int64_t>()),
+        max_keys(from.take<std::int64_t>()) {}
 
   bool heads_first() const { return layout == "bhnd"; }
 
@@ -76,11 +78,12 @@ struct Options {
   std::string layout;
   std::optional<Tensor> normalizer_q, normalizer_k;
   std::optional<Tensor> query_mask, key_mask;        // bool [B,N]
-  std::optional<Tensor> query_offsets, key_offsets;  // int64 [S + 1]
+  std::optional<Tensor> query_offsets, key_offsets;  // int64 [S + 1], on CUDA int32
   std::optional<Tensor> query_map, key_map;          // weights of the feature maps, one row each
   std::optional<Tensor> query_angles, key_angles;    // [N,D], cosine and sine of each pair
   std::optional<Tensor> gain, gate;                  // [E] and the shape of the output
   double norm_eps, relu_eps;
+  Index max_queries, max_keys;  // tokens of the longest packed sequence, or 0: not given
 };
 
 /// Throws for a tensor's type: "mhla::causal: v has type Float, expected Double".
@@ -172,23 +175,47 @@ mhla::TensorView<T> view(const char* function, const char* argument, const std::
   return t ? view<T>(function, argument, *t, options) : mhla::TensorView<T>{};
 }
 
-inline mhla::BatchMask mask(const char* function, const char* argument,
-                            const std::optional<Tensor>& t) {
+/// View of a mask on any device.
+inline mhla::BatchMask mask_view(const char* function, const char* argument,
+                                 const std::optional<Tensor>& t) {
   if (!t) return {};
-  expect_tensor(function, argument, *t, ScalarType::Bool, 2);
+  expect_type(function, argument, *t, ScalarType::Bool, 2);
   return {static_cast<const bool*>(t->const_data_ptr()), t->size(0), t->size(1), t->stride(0),
           t->stride(1)};
 }
 
-inline std::span<const Index> offsets(const char* function, const char* argument,
-                                      const std::optional<Tensor>& t) {
-  static_assert(std::is_same_v<Index, std::int64_t>);
+inline mhla::BatchMask mask(const char* function, const char* argument,
+                            const std::optional<Tensor>& t) {
+  if (t) expect_tensor(function, argument, *t, ScalarType::Bool, 2);
+  return mask_view(function, argument, t);
+}
+
+/// View of offsets of type I on any device.
+template <class I>
+std::span<const I> offsets_view(const char* function, const char* argument,
+                                const std::optional<Tensor>& t) {
   if (!t) return {};
-  expect_tensor(function, argument, *t, ScalarType::Long, 1);
+  constexpr bool kLong = std::is_same_v<I, std::int64_t>;
+  expect_type(function, argument, *t, kLong ? ScalarType::Long : ScalarType::Int, 1);
   if (t->stride(0) != 1 && t->size(0) > 1) {
     fail<mhla::option_error>(function, argument, "is strided", "numbers side by side");
   }
-  return {static_cast<const Index*>(t->const_data_ptr()), static_cast<std::size_t>(t->size(0))};
+  return {static_cast<const I*>(t->const_data_ptr()), static_cast<std::size_t>(t->size(0))};
+}
+
+/// Offsets on the CPU.
+/// \param most  bound of the tokens of a sequence, by its name; 0 for none
+inline std::span<const Index> offsets(const char* function, const char* argument,
+                                      const std::optional<Tensor>& t, const char* bound,
+                                      Index most) {
+  if (t) expect_tensor(function, argument, *t, ScalarType::Long, 1);
+  const std::span<const Index> numbers = offsets_view<Index>(function, argument, t);
+  for (std::size_t s = 1; s < numbers.size(); ++s) {
+    if (most == 0 || numbers[s] <= most || numbers[s] - most <= numbers[s - 1]) continue;
+    fail<mhla::option_error>(function, bound, "is " + std::to_string(most),
+                             "at least the tokens of the longest packed sequence");
+  }
+  return numbers;
 }
 
 inline void expect_layout(const char* function, const Options& options) {
@@ -208,8 +235,10 @@ mhla::BatchInputs<T> inputs(const char* function, const Tensor& q, const Tensor&
           .normalizer_k = view<const T>(function, "normalizer_k", options.normalizer_k, options),
           .query_mask = mask(function, "query_mask", options.query_mask),
           .key_mask = mask(function, "key_mask", options.key_mask),
-          .query_offsets = offsets(function, "query_offsets", options.query_offsets),
-          .key_offsets = offsets(function, "key_offsets", options.key_offsets)};
+          .query_offsets = offsets(function, "query_offsets", options.query_offsets, "max_queries",
+                                   options.max_queries),
+          .key_offsets =
+              offsets(function, "key_offsets", options.key_offsets, "max_keys", options.max_keys)};
 }
 
 /// View of a dense mixing matrix or its gradient.

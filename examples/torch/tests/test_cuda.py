@@ -135,15 +135,18 @@ def explained(kind="bidirectional", widths=(64, 64), dtype=torch.bfloat16, gradi
     with torch._subclasses.FakeTensorMode():
         q, k, v, mixing = tensors(widths, dtype=dtype, device="cuda")
         q.requires_grad_(gradient)
-        options = {name: torch.empty(t.shape, dtype=t.dtype, device="cuda",
-                                     requires_grad=t.requires_grad)
-                   if isinstance(t, torch.Tensor) else t for name, t in options.items()}
+        made = {id(t): torch.empty(t.shape, dtype=t.dtype, device="cuda",
+                                   requires_grad=t.requires_grad)
+                for t in options.values() if isinstance(t, torch.Tensor)}
+        options = {name: made.get(id(t), t) for name, t in options.items()}
         return call(kind, change(q), k, v, mixing, explain=True, **options)
 
 
-FAKE = {"query_mask": torch.ones(2, 24, dtype=torch.bool), "key_offsets": torch.tensor([0, 24]),
-        "normalizer_q": torch.ones(2, 24, 3, 64, dtype=torch.bfloat16), "query_map": torch.ones(9)}
+FAKE = {"normalizer_q": torch.ones(2, 24, 3, 64, dtype=torch.bfloat16), "query_map": torch.ones(9)}
 ANGLES = torch.ones(24, 64)
+ENDS = torch.tensor([0, 10, 24])
+PACKED = {"query_offsets": ENDS, "key_offsets": ENDS, "max_queries": 14}
+KEEP = torch.ones(2, 24, dtype=torch.bool)
 
 
 @pytest.mark.parametrize("wrong, reason", (
@@ -159,6 +162,12 @@ ANGLES = torch.ones(24, 64)
      "query_angles is given with a width of 72, expected 64 or 128 on CUDA"),
     ({"query_angles": ANGLES, "key_angles": ANGLES.clone().requires_grad_()},
      "key_angles requires a gradient, expected none on CUDA"),
+    ({"query_offsets": ENDS, "key_offsets": ENDS},
+     "max_queries is absent, expected the tokens of the longest sequence on CUDA"),
+    (PACKED | {"key_offsets": ENDS.clone()},
+     "max_keys is absent, expected the tokens of the longest sequence on CUDA"),
+    (PACKED | {"query_angles": ANGLES, "key_angles": ANGLES},
+     "query_angles is given with packed sequences, expected none on CUDA"),
     *(({name: t}, name + " is given, expected none on CUDA") for name, t in FAKE.items()),
 ), ids=lambda x: x if isinstance(x, str) else next(iter(x)))
 def test_kernels_refuse_before_the_call(with_kernels, wrong, reason):
@@ -178,8 +187,9 @@ def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
         assert explained(kind, widths, gradient=gradient, **options).backend == "kernels"
     cross = explained(normalizer="cross_query", gradient=gradient)
     assert cross.backend == "kernels"
-    more = explained(kind, widths, gradient=gradient, normalizer="none", **extras(widths))
-    assert more.backend == "kernels"
+    for more in (extras(widths) | {"query_mask": KEEP, "key_mask": KEEP}, PACKED):
+        assert explained(kind, widths, gradient=gradient, normalizer="none",
+                         **more).backend == "kernels"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,6 +198,30 @@ def test_causal_kernels_rotate_without_denominators(with_kernels, kind):
     assert (took.backend == "formula") == ("causal" in kind)
     assert took.reason in ("", "query_angles is given with a normalizer, expected none in causal "
                                "forms on CUDA")
+
+
+def test_causal_kernels_read_one_tensor_of_offsets(with_kernels):
+    for kind in ("causal", "linear_causal"):
+        took = explained(kind, **(PACKED | {"key_offsets": ENDS.clone()}))
+        assert took.reason == ("key_offsets is another tensor than query_offsets, expected the "
+                               "same in causal forms on CUDA")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", (torch.int32, torch.int64))
+def test_offsets_stay_on_the_device(with_kernels, monkeypatch, kind, dtype):
+    """Checks that tracing a call, where tensors have no numbers, gives one tensor of int32."""
+    calls, run = [], operators._run
+    monkeypatch.setattr(operators, "_run", lambda name, named: calls.append(named) or
+                        run(name, named))
+    with torch._subclasses.FakeTensorMode(), torch.no_grad():
+        ends = torch.empty(4, dtype=dtype, device="cuda")
+        out = call(kind, *tensors(batch=1, device="cuda"), query_offsets=ends, key_offsets=ends,
+                   max_queries=14)
+    assert out.shape == (1, 24, 3, 64)
+    named, = calls
+    assert named["key_offsets"] is named["query_offsets"]
+    assert named["query_offsets"].dtype is torch.int32 and named["max_keys"] == 14
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,6 +275,8 @@ ON_CPU = "q is on cpu, expected a CUDA device"
 def test_takes_what_there_is(widths, dtype):
     q, k, v, mixing = tensors(widths, (13, 24), dtype)
     packed = torch.randn(2, 24, 3, 3, 128).to(dtype).unbind(3)
+    ends = ENDS.int()
+    sequences = {"query_offsets": ends, "key_offsets": ends, "max_queries": 14, "max_keys": 14}
     for layout, change in (("bnhd", lambda t: t), ("bhnd", lambda t: t.transpose(1, 2))):
         heads = [change(t) for t in (q, k, v)]
         same = [change(t) for t in (k, k, v)]
@@ -253,6 +289,8 @@ def test_takes_what_there_is(widths, dtype):
             kernel("causal", *same, mixing, 6, layout=layout, feature_map="elu_plus_one")
         with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
             kernel("linear", *(change(t) for t in packed), layout=layout)
+        with pytest.raises((ValueError, RuntimeError), match=ON_CPU):
+            kernel("causal", *(t[:1] for t in same), mixing, 6, layout=layout, **sequences)
 
 
 @built_for_cuda
@@ -335,7 +373,6 @@ def bidirectional(**wrong):
                                       "block": [2, 3]} | wrong)
 
 
-KEEP, ENDS = torch.ones(2, 24, dtype=torch.bool), torch.tensor([0, 24])
 WIDE = torch.zeros(2, 24, 3, 72, dtype=torch.bfloat16)
 
 
@@ -362,10 +399,12 @@ WIDE = torch.zeros(2, 24, 3, 72, dtype=torch.bfloat16)
     ({"layout": "nbhd"}, 'layout is "nbhd", expected bnhd or bhnd'),
     ({"normalizer_q": WIDE}, "normalizer_q is given, expected none on CUDA"),
     ({"normalizer_k": WIDE}, "normalizer_k is given, expected none on CUDA"),
-    ({"query_mask": KEEP}, "query_mask is given, expected none on CUDA"),
-    ({"key_mask": KEEP}, "key_mask is given, expected none on CUDA"),
-    ({"query_offsets": ENDS}, "query_offsets is given, expected none on CUDA"),
-    ({"key_offsets": ENDS}, "key_offsets is given, expected none on CUDA"),
+    ({"query_mask": KEEP, "key_mask": KEEP}, ON_CPU),
+    ({"query_mask": KEEP[:, 1:]}, r"query_mask has shape \[2, 23\], expected \[2, 24\]"),
+    ({"key_mask": KEEP.long()}, "key_mask has type Long, expected Bool"),
+    ({"query_offsets": ENDS}, "key_offsets is absent, expected both query_offsets and"),
+    ({"query_offsets": ENDS, "key_offsets": ENDS}, "query_offsets has type Long, expected Int"),
+    ({"query_offsets": ENDS.int(), "key_offsets": ENDS.int()}, "q has 2 batch items, expected 1"),
     ({"query_angles": ANGLES}, "key_angles is absent, expected both query_angles and key_angles"),
     ({"query_angles": ANGLES[:20], "key_angles": ANGLES},
      r"rotary.query_angles has shape \[20, 64\], expected \[24, 64\]"),

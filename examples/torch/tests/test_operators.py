@@ -104,6 +104,25 @@ def test_packed_sequences_are_as_alone(kind):
     for begin, end in ((0, 10), (10, 24)):
         alone = [t[:, begin:end] for t in (q, k, v)]
         assert torch.equal(out[:, begin:end], call(kind, *alone, mixing))
+    for lengths in ({"max_queries": 14}, {"max_queries": 24, "max_keys": 14}):
+        narrow = ends.int()
+        assert torch.equal(call(kind, q, k, v, mixing, query_offsets=narrow, key_offsets=narrow,
+                                **lengths), out)
+
+
+@pytest.mark.parametrize("backend", ("kernels", "formula"))
+@pytest.mark.parametrize("wrong, sentence", (
+    ({"max_queries": 13}, "max_queries is 13, expected at least the tokens of the longest packed"),
+    ({"max_queries": 14, "max_keys": 9}, "max_keys is 9, expected at least the tokens of"),
+    ({"max_keys": 0}, "max_keys is 0, expected at least 1"),
+    ({"query_offsets": torch.tensor([0., 24.])}, "query_offsets has type torch.float32, expected"),
+    ({"key_offsets": None, "max_keys": 14}, "max_keys is given without key_offsets, expected both"),
+))
+def test_lengths_of_packed_sequences_are_checked(backend, wrong, sentence):
+    ends = torch.tensor([0, 10, 10, 24])
+    options = {"query_offsets": ends, "key_offsets": ends} | wrong
+    with pytest.raises((ValueError, RuntimeError), match="mhla::.*" + sentence):
+        call("linear", *tensors(batch=1), **options, backend=backend)
 
 
 def test_a_prefix_is_a_block_of_its_own():

@@ -2,7 +2,7 @@
 
 bash tests/mutation.sh --torch runs it in the environment of the tests, with the options that
 tests/mutation.py explains. A fault of the package is planted in a copy of the package, a fault of
-the operators in a copy of their sources, which is built.
+the operators in a copy of their sources, which is built. The tests build those of csrc/cuda.
 """
 
 import importlib.util
@@ -52,6 +52,26 @@ class Package:
                    f"-DPython_EXECUTABLE={sys.executable}")
         return source
 
+    def emulate(self, fault):
+        """Builds csrc/cuda with the fault in it for the emulator."""
+        for path in (TORCH / "csrc").rglob("*.*"):
+            place = self.work / "emulated" / path.relative_to(TORCH)
+            text = planted(self, fault) if path == TORCH / fault.file else read(path)
+            if place.exists() and place.read_text(encoding="utf-8") == text:
+                continue  # an unchanged file is not compiled again
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        build = self.emulation()["MHLA_TORCH_EMULATION"]
+        self.cmake("-S", TORCH / "tests/emulation", "-B", build, "-G", "Ninja",
+                   f"-DMHLA_TORCH_CSRC={self.emulation()['MHLA_TORCH_CSRC']}",
+                   f"-DPython_EXECUTABLE={sys.executable}")
+        self.cmake("--build", build)
+
+    def emulation(self):
+        """Variables that name the emulated operators to conftest.py."""
+        return {"MHLA_TORCH_CSRC": str(self.work / "emulated/csrc"),
+                "MHLA_TORCH_EMULATION": str(self.work / "emulated/build")}
+
     def prepare(self, program):
         """Makes nothing: the package is installed."""
 
@@ -70,6 +90,10 @@ class Package:
         """Makes the package with the fault in it."""
         package = folder / "mhla_torch"
         shutil.copytree(Path(importlib.util.find_spec("mhla_torch").origin).parent, package)
+        if fault.file.startswith("csrc/cuda"):
+            self.emulate(fault)
+            (folder / "emulated").touch()
+            return
         if not fault.file.startswith("csrc"):
             (package / Path(fault.file).name).write_text(planted(self, fault), encoding="utf-8")
             return
@@ -86,8 +110,10 @@ class Package:
         path = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
         command = ["timeout", str(seconds), sys.executable, "-m", "pytest", "-x", "-q", "-p",
                    "no:cacheprovider"]
-        return run(command + [TORCH / "tests" / test for test in tests.split()], log,
-                   env=os.environ | {"PYTHONPATH": path})
+        env = os.environ | {"PYTHONPATH": path}
+        if (folder / "emulated").exists():
+            env |= self.emulation()
+        return run(command + [TORCH / "tests" / test for test in tests.split()], log, env=env)
 
 
 if __name__ == "__main__":

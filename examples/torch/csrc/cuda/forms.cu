@@ -6,48 +6,13 @@
 #include <mhla/cuda/attention/causal.cuh>
 #include <mhla/cuda/attention/gradient.cuh>
 #include <mhla/cuda/attention/prepared.cuh>
-#include <string>
-#include <type_traits>
 #include <variant>
 
 #include "forms.hpp"
+#include "views.hpp"
 
 namespace mhla_torch {
 namespace {
-
-template <class T, class Byte>
-mhla::TensorView<T> of_type(const mhla::TensorView<Byte>& x) {
-  return {reinterpret_cast<T*>(x.data), x.shape, x.strides};
-}
-
-template <class T>
-mhla::cuda::Inputs<T> inputs(const Call& call) {
-  return {of_type<const T>(call.q), of_type<const T>(call.k), of_type<const T>(call.v), call.gain,
-          of_type<const T>(call.gate)};
-}
-
-/// The rotary embedding of a call whose form takes one, or NoRotary.
-template <class R>
-R rotary(const Call& call) {
-  if constexpr (std::is_same_v<R, mhla::cuda::Rotary>) {
-    return *call.rotary;
-  } else {
-    return {};
-  }
-}
-
-/// Calls work.operator()<R>() for the type R of the call's rotary embedding.
-/// \throws option_error if there are no kernels that rotate D features.
-template <int D, class Work>
-auto with_rotary(const Call& call, const Work& work) {
-  if (!call.rotary) return work.template operator()<mhla::cuda::NoRotary>();
-  if constexpr (D == 64 || D == 128) {
-    return work.template operator()<mhla::cuda::Rotary>();
-  } else {
-    throw mhla::option_error("mhla::cuda: query_angles is given for D of " + std::to_string(D) +
-                             ", expected D of 64 or 128");
-  }
-}
 
 /// A prepared form of any kind, of the template Form<kCausal, R>.
 template <int D, template <bool, class> class Form>
@@ -67,6 +32,9 @@ bool same_layout(const Call& a, const Call& b) {
   };
   return same(a.q, b.q) && same(a.k, b.k) && same(a.v, b.v) && same(a.out, b.out) &&
          same(a.gate, b.gate) && a.gain.size() == b.gain.size() &&
+         a.query_mask.absent() == b.query_mask.absent() &&
+         a.key_mask.absent() == b.key_mask.absent() &&
+         a.query_offsets.size() == b.query_offsets.size() &&
          a.rotary.has_value() == b.rotary.has_value() && a.query_blocks == b.query_blocks &&
          a.key_blocks == b.key_blocks && a.causal == b.causal && a.op == b.op;
 }
@@ -105,16 +73,6 @@ bool same_layout(const GradientCall& a, const GradientCall& b) {
          same(a.dq, b.dq) && same(a.dk, b.dk) && same(a.dv, b.dv) && same(a.dgate, b.dgate) &&
          a.dgain.size() == b.dgain.size() && a.dmixing.rows == b.dmixing.rows &&
          a.dmixing.cols == b.dmixing.cols && a.dmixing.row_stride == b.dmixing.row_stride;
-}
-
-template <class T>
-mhla::cuda::Gradients<T> gradients(const GradientCall& call) {
-  return {.q = of_type<T>(call.dq),
-          .k = of_type<T>(call.dk),
-          .v = of_type<T>(call.dv),
-          .mixing = call.dmixing,
-          .gain = call.dgain,
-          .gate = of_type<T>(call.dgate)};
 }
 
 /// A prepared gradient on a device, for repeated use.
@@ -188,11 +146,12 @@ void Forms<T, D, E>::check(const Call& call) {
 template <class T, int D, int E>
 void Forms<T, D, E>::run(const Call& call, int device,
                          const std::function<mhla::Workspace(std::size_t)>& workspace,
-                         cudaStream_t stream) {
+                         void* stream) {
   std::visit(
       [&]<bool kCausal, class R>(mhla::cuda::Prepared<D, E, kCausal, T, R>& form) {
         const mhla::Workspace lent = workspace(form.plan().workspace_bytes);
-        form.run(inputs<T>(call), call.mixing, of_type<T>(call.out), lent, stream, rotary<R>(call));
+        form.run(inputs<T>(call), call.mixing, of_type<T>(call.out), lent,
+                 static_cast<cudaStream_t>(stream), rotary<R>(call));
       },
       prepared<Prepared<T, D, E>>(call, device).form);
 }
@@ -211,13 +170,13 @@ void Forms<T, D, E>::check(const GradientCall& call) {
 template <class T, int D, int E>
 void Forms<T, D, E>::run(const GradientCall& call, int device,
                          const std::function<mhla::Workspace(std::size_t)>& workspace,
-                         cudaStream_t stream) {
+                         void* stream) {
   std::visit(
       [&]<bool kCausal, class R>(mhla::cuda::PreparedGradient<D, E, kCausal, T, R>& form) {
         const mhla::Workspace lent = workspace(form.plan().workspace_bytes);
         form.run(inputs<T>(call.forward), call.forward.mixing, of_type<const T>(call.dout),
-                 gradients<T>(call), lent, stream, rotary<R>(call.forward),
-                 {of_type<const T>(call.out)});
+                 gradients<T>(call), lent, static_cast<cudaStream_t>(stream),
+                 rotary<R>(call.forward), {of_type<const T>(call.out)});
       },
       prepared<PreparedGradient<T, D, E>>(call, device).form);
 }

@@ -4,9 +4,8 @@
 /// The forms of mhla::cuda for one type and one pair of widths. forms.cu is compiled once for each
 /// pair, so that builds run in parallel.
 
-#include <cuda_runtime.h>
-
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mhla/core/matrix.hpp>
 #include <mhla/core/tensor.hpp>
@@ -29,6 +28,9 @@ struct Call {
   std::optional<mhla::cuda::Rotary> rotary{};  ///< for D of 64 and 128
   std::span<const float> gain{};               ///< [E], or empty
   mhla::TensorView<const std::byte> gate{};    ///< [B, Nq, H, E], or absent
+  mhla::BatchMask query_mask{}, key_mask{};    ///< [B, Nq] and [B, Nk], or absent
+  /// [S + 1] of packed sequences, or empty; the blocks are those of the longest sequence
+  std::span<const std::int32_t> query_offsets{}, key_offsets{};
 };
 
 /// Gradient call. Gradients overwrite their tensors.
@@ -52,10 +54,10 @@ struct Forms {
   /// Enqueues a call into a stream of a device, which must be the current one. Preparations of a
   /// thread's latest layouts are cached.
   /// \param workspace  returns the given number of bytes of device memory, aligned to 256 bytes
+  /// \param stream     a cudaStream_t
   /// \throws shape_error, option_error as check() does; cuda_error
   static void run(const Call& call, int device,
-                  const std::function<mhla::Workspace(std::size_t)>& workspace,
-                  cudaStream_t stream);
+                  const std::function<mhla::Workspace(std::size_t)>& workspace, void* stream);
 
   /// Form of a call on the current device: "quadratic", "fused" or "three-stage".
   static const char* form(const Call& call, int device);
@@ -63,8 +65,7 @@ struct Forms {
   /// check() and run() for gradients.
   static void check(const GradientCall& call);
   static void run(const GradientCall& call, int device,
-                  const std::function<mhla::Workspace(std::size_t)>& workspace,
-                  cudaStream_t stream);
+                  const std::function<mhla::Workspace(std::size_t)>& workspace, void* stream);
 };
 
 }  // namespace mhla_torch

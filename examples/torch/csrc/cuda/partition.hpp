@@ -45,6 +45,8 @@ struct Bidirectional {
     return {grid, grid, false, false};
   }
 
+  bool takes_any_length() const { return blocks.grid.empty(); }
+
   std::optional<Tensor> mixing;
   BlocksOfLength blocks;
 };
@@ -59,6 +61,8 @@ struct Causal {
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, block);
     return {blocks, blocks, true, true};
   }
+
+  bool takes_any_length() const { return true; }
 
   std::optional<Tensor> mixing;
   std::int64_t block;
@@ -78,6 +82,8 @@ struct Linear {
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, length);
     return {blocks, blocks, true, false};
   }
+
+  bool takes_any_length() const { return true; }
 
   std::optional<Tensor> mixing;  // none
   bool causal;

@@ -92,13 +92,14 @@ def linear(q, k, v, *, causal=False, **options):
 
 
 def around(name, kernels, q, k, v, *, normalizer="key_sum", eps=0., query_offsets=None,
-           key_offsets=None, **options):
+           key_offsets=None, max_queries=0, max_keys=0, **options):
     """A call of kernels that have neither rotary angles nor a gain: they are applied here.
 
     kernels(q=, k=, v=, ...) computes attention of features [B,H,N,.]
     """
     fixed = {"layout": "bhnd", "feature_map": "identity", "normalizer": normalizer, "eps": eps,
-             "query_offsets": query_offsets, "key_offsets": key_offsets}
+             "query_offsets": query_offsets, "key_offsets": key_offsets,
+             "max_queries": max_queries, "max_keys": max_keys}
 
     def form(q, k, v, den, cross):
         den = dict(zip(("normalizer_q", "normalizer_k"), den or ()))
@@ -112,7 +113,8 @@ def around(name, kernels, q, k, v, *, normalizer="key_sum", eps=0., query_offset
 def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps=0., scale=1.,
             layout="bnhd", normalizer_q=None, normalizer_k=None, query_mask=None, key_mask=None,
             query_offsets=None, key_offsets=None, query_map=None, key_map=None, query_angles=None,
-            key_angles=None, gain=None, gate=None, norm_eps=1e-6, relu_eps=1e-6, dtype=None):
+            key_angles=None, gain=None, gate=None, norm_eps=1e-6, relu_eps=1e-6, max_queries=0,
+            max_keys=0, dtype=None):
     """Applies features and masks before a form, and denominators and the norm after it.
 
     form(q, k, v, den, cross), of features [B,H,N,.], returns numerators [B,H,N,E] and sums [B,H,N,1]
@@ -152,7 +154,7 @@ def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", ep
     if query_offsets is None and key_offsets is None:
         out = divided(*tensors, *den)
     else:
-        spans = _sequences(name, tensors, query_offsets, key_offsets)
+        spans = _sequences(name, tensors, query_offsets, key_offsets, max_queries, max_keys)
         out = torch.cat([divided(*(t[:, :, span] for t, span in zip((*tensors, *den), (a, b, b, a, b))))
                          for a, b in spans], 2)
     if gain is not None:
@@ -335,11 +337,15 @@ def _join(parts, pieces):
     return joined[0] if len(joined) == 1 else torch.cat(joined, 2)
 
 
-def _sequences(name, tensors, query_offsets, key_offsets):
-    """Slices of the queries and of the keys of each packed sequence."""
+def _sequences(name, tensors, query_offsets, key_offsets, *bounds):
+    """Slices of the queries and of the keys of each packed sequence.
+
+    bounds: max_queries and max_keys, or 0
+    """
     ends = []
-    for argument, offsets, x in (("query_offsets", query_offsets, tensors[0]),
-                                 ("key_offsets", key_offsets, tensors[1])):
+    for argument, offsets, x, bound, most in (
+            ("query_offsets", query_offsets, tensors[0], "max_queries", bounds[0]),
+            ("key_offsets", key_offsets, tensors[1], "max_keys", bounds[1])):
         if offsets is None:
             fail(name, argument, "is absent", "both query_offsets and key_offsets")
         if torch._C._functorch.is_batchedtensor(offsets):
@@ -347,6 +353,8 @@ def _sequences(name, tensors, query_offsets, key_offsets):
         numbers = offsets.tolist()
         if sorted(numbers) != numbers or numbers[:1] != [0] or numbers[-1] != x.shape[2]:
             fail(name, argument, f"is {numbers}", f"ascending numbers from 0 to {x.shape[2]}")
+        if most and max(b - a for a, b in itertools.pairwise([0, *numbers])) > most:
+            fail(name, bound, f"is {most}", "at least the tokens of the longest packed sequence")
         ends.append(numbers)
     if x.shape[0] != 1 or len(ends[0]) != len(ends[1]):
         fail(name, "key_offsets", f"has {len(ends[1])} entries of {x.shape[0]} batch items",

@@ -13,7 +13,10 @@ merging its heads copies nothing. All functions take, by name:
     scale          factor of the queries
     normalizer_q, normalizer_k     queries and keys of the denominator, if they differ from q and k
     query_mask, key_mask           bool [B,N]: False tokens take no part
-    query_offsets, key_offsets     int64 [S + 1]: S sequences packed into B = 1
+    query_offsets, key_offsets     int32 or int64 [S + 1]: S sequences packed into B = 1
+    max_queries, max_keys          tokens of the longest packed sequence, which kernels on CUDA need,
+                   as the host does not read offsets there. max_keys is by default max_queries if
+                   query_offsets and key_offsets are one tensor
     relu_eps       what "relu" adds, 1e-6
     query_angles, key_angles       [N,D], both: the cosine and the sine of each pair of adjacent
                    features, by which phi(q) and phi(k) rotate; denominators read them unrotated
@@ -37,8 +40,11 @@ above, and PyTorch applies angles, gain and gate around them, in the type of the
 accept bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256), and the
 feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate themselves;
 angles have D of 64 or 128, and causal calls with angles have no normaliser. On CUDA they accept no
-masks, packed sequences, prefix, normalizer_q or normalizer_k; rows are dense and begin at multiples
-of 16 bytes. Kernels have gradients in reverse mode, of first order, of all but the angles.
+prefix, normalizer_q or normalizer_k; rows are dense and begin at multiples of 16 bytes. Packed
+sequences there have max_queries and max_keys, or a grid, and no angles. Causal calls pass one tensor
+as query_offsets and key_offsets. Rows outside of all sequences, and rows after the first
+max_queries of a sequence, get outputs and gradients of 0. Masked and packed tensors are copied once.
+Kernels have gradients in reverse mode, of first order, of all but the angles.
 "formula" is plain PyTorch (mhla_torch.formula), for any device, argument and kind of derivative.
 "auto", the default, takes the kernels if they accept the call, and otherwise the formula, with a
 FormulaWarning that gives the reason, once per reason. explain names the backend without computing.
@@ -177,6 +183,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
     parameters = {"mixing": mixing} | {argument: options.pop(argument, None)
                                        for argument in _PARAMETERS}
     _expect_one_device(name, q, tensors | parameters | options)
+    options = _with_offsets(name, q, options)
     device = q.device.type if q.device.type in _WITH_AUTOCAST else "cpu"
     autocast = torch.is_autocast_enabled(device)
     if autocast:
@@ -211,6 +218,29 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
     inner = blocks | ({"mixing": named.pop("mixing")} if "mixing" in named else {})
     run = functools.partial(formula.around, f"mhla::{name}", lambda **t: kernels(t | inner))
     return _without_autocast(device, autocast, run, named)
+
+
+def _with_offsets(name, q, options):
+    """Options with offsets of the kernels' type, and with lengths only where they are known."""
+    lengths = {argument: options.pop(argument, None) for argument in ("max_queries", "max_keys")}
+    queries, keys = (options.get(argument) for argument in ("query_offsets", "key_offsets"))
+    for (argument, most), offsets, of in zip(lengths.items(), (queries, keys),
+                                             ("query_offsets", "key_offsets")):
+        if most is not None and offsets is None:
+            raise ValueError(f"mhla::{name}: {argument} is given without {of}, expected both")
+        if most is not None and most < 1:
+            raise ValueError(f"mhla::{name}: {argument} is {most}, expected at least 1")
+        if offsets is not None and offsets.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"mhla::{name}: {of} has type {offsets.dtype}, expected torch.int32 or "
+                             "torch.int64")
+    if queries is None or keys is None:
+        return options
+    if keys is queries and lengths["max_keys"] is None:
+        lengths["max_keys"] = lengths["max_queries"]
+    dtype = torch.int32 if q.is_cuda else torch.int64
+    queries, same = queries.to(dtype), keys is queries
+    return (options | {"query_offsets": queries, "key_offsets": queries if same else keys.to(dtype)} |
+            {argument: most for argument, most in lengths.items() if most is not None})
 
 
 def _without_autocast(device, autocast, run, named):
@@ -292,17 +322,13 @@ def _in_transform():
 def _cuda_refusal(name, tensors, weights, blocks, options):
     """The reason why the kernels for CUDA refuse a call, or nothing."""
     q, v = tensors["q"], tensors["v"]
-    if q.dtype not in (torch.bfloat16, torch.float16):
-        return f"q has type {q.dtype}, expected bfloat16 or float16 on CUDA"
-    if q.dim() != 4 or v.dim() != 4:
-        return ""
-    if (q.shape[3], v.shape[3]) not in _CUDA_WIDTHS:
-        widths = ", ".join(map(str, _CUDA_WIDTHS))
-        return f"q and v have widths {(q.shape[3], v.shape[3])}, expected one of {widths} on CUDA"
+    four_axes = q.dim() == v.dim() == 4
+    reason = _kind_refusal(q.dtype, (q.shape[3], v.shape[3]) if four_axes else None)
+    if reason or not four_axes:
+        return reason
     if blocks.get("prefix", 0) > 0:
         return "prefix is set, expected 0 on CUDA"
-    for argument in ("normalizer_q", "normalizer_k", "query_mask", "key_mask", "query_offsets",
-                     "key_offsets", "query_map", "key_map"):
+    for argument in ("normalizer_q", "normalizer_k", "query_map", "key_map"):
         if (tensors | weights | options).get(argument) is not None:
             return f"{argument} is given, expected none on CUDA"
     if options.get("feature_map") == "exp":
@@ -311,11 +337,25 @@ def _cuda_refusal(name, tensors, weights, blocks, options):
         reason = _rotary_refusal(name, tensors, weights, blocks, options)
         if reason:
             return reason
+    if options.get("query_offsets") is not None and options.get("key_offsets") is not None:
+        reason = _packed_refusal(name, weights, blocks, options)
+        if reason:
+            return reason
     for argument, tensor in tensors.items():
         if not _has_whole_rows(tensor):
             return f"{argument} has other rows than dense ones at multiples of 16 bytes"
     if _is_old(q.device.index):
         return "the device is older than compute capability 8.0"
+    return ""
+
+
+def _kind_refusal(dtype, widths):
+    """The reason why the kernels for CUDA refuse tensors of a type and of widths, or nothing."""
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"q has type {dtype}, expected bfloat16 or float16 on CUDA"
+    if widths is not None and widths not in _CUDA_WIDTHS:
+        known = ", ".join(map(str, _CUDA_WIDTHS))
+        return f"q and v have widths {widths}, expected one of {known} on CUDA"
     return ""
 
 
@@ -330,6 +370,20 @@ def _rotary_refusal(name, tensors, weights, blocks, options):
     for argument in ("query_angles", "key_angles"):
         if argument in weights and weights[argument].requires_grad:
             return f"{argument} requires a gradient, expected none on CUDA"
+    return ""
+
+
+def _packed_refusal(name, weights, blocks, options):
+    """The reason why the kernels for CUDA refuse packed sequences, or nothing."""
+    if "query_angles" in weights or "key_angles" in weights:
+        return "query_angles is given with packed sequences, expected none on CUDA"
+    causal = name == "causal" or blocks.get("causal")
+    if causal and options["key_offsets"] is not options["query_offsets"]:
+        return ("key_offsets is another tensor than query_offsets, expected the same in causal "
+                "forms on CUDA")
+    for argument in ("max_queries", "max_keys"):
+        if argument not in options and not blocks.get("grid"):
+            return f"{argument} is absent, expected the tokens of the longest sequence on CUDA"
     return ""
 
 

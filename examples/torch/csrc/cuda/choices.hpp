@@ -1,0 +1,87 @@
+#pragma once
+
+/// \file
+/// Checks of types and devices, and choices of kernels, of all operators on a device.
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <initializer_list>
+#include <mhla/cuda/launch/problem.cuh>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "../arguments.hpp"
+
+namespace mhla_torch {
+
+using mhla::cuda::Denominator;
+using mhla::cuda::FeatureMap;
+
+/// Returns the type of q, k and v.
+/// \throws option_error, shape_error unless they have one type of 16 bits and four axes.
+inline ScalarType expect_types(const char* function, const Tensor& q, const Tensor& k,
+                               const Tensor& v) {
+  const ScalarType type = q.scalar_type();
+  if (type != ScalarType::BFloat16 && type != ScalarType::Half) {
+    fail<mhla::option_error>(function, "q", "has type " + type_name(type),
+                             "BFloat16 or Half on CUDA");
+  }
+  for (const auto& [argument, tensor] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}}) {
+    expect_type(function, argument, *tensor, type, 4);
+  }
+  return type;
+}
+
+/// \throws option_error unless all tensors are on q's device, where `Place` has kernels.
+template <class Place>
+void expect_one_device(
+    const char* function, const Tensor& q,
+    std::initializer_list<std::pair<const char*, std::optional<Tensor>>> others) {
+  const auto name = [](const Tensor& t) {
+    if (Place::takes(t)) return "cuda:" + std::to_string(t.get_device_index());
+    return std::string(t.is_cpu() ? "cpu" : "another device");
+  };
+  if (!Place::takes(q))
+    fail<mhla::option_error>(function, "q", "is on " + name(q), "a CUDA device");
+  for (const auto& [argument, t] : others) {
+    if (!t || name(*t) == name(q)) continue;
+    fail<mhla::option_error>(function, argument, "is on " + name(*t), name(q));
+  }
+}
+
+inline FeatureMap feature_map(const char* function, const std::string& name, double relu_eps) {
+  if (name == "relu") return FeatureMap::relu(static_cast<float>(relu_eps));
+  if (name == "elu_plus_one") return FeatureMap::elu_plus_one();
+  if (name == "identity") return FeatureMap::identity();
+  fail<mhla::option_error>(function, "feature_map", "is \"" + name + "\"",
+                           "relu, elu_plus_one or identity on CUDA");
+}
+
+inline Denominator denominator(const char* function, const std::string& name) {
+  if (name == "none") return Denominator::kNone;
+  if (name == "key_sum") return Denominator::kKeySum;
+  if (name == "cross_query") return Denominator::kCrossQuery;
+  fail<mhla::option_error>(function, "normalizer", "is \"" + name + "\"",
+                           "none, key_sum or cross_query");
+}
+
+/// Calls work.operator()<T, D, E>() for the type and the widths of q and v.
+/// \throws shape_error for widths without kernels.
+template <class Work>
+auto with_widths(const char* function, const Tensor& q, const Tensor& v, const Work& work) {
+  const auto of_type = [&]<class T>() {
+    const Index d = q.size(3), e = v.size(3);
+    if (d == 64 && e == 64) return work.template operator()<T, 64, 64>();
+    if (d == 72 && e == 72) return work.template operator()<T, 72, 72>();
+    if (d == 128 && e == 128) return work.template operator()<T, 128, 128>();
+    if (d == 128 && e == 256) return work.template operator()<T, 128, 256>();
+    fail<mhla::shape_error>(function, "(q, v)",
+                            "have widths (" + std::to_string(d) + ", " + std::to_string(e) + ")",
+                            "(64, 64), (72, 72), (128, 128) or (128, 256) on CUDA");
+  };
+  if (q.scalar_type() == ScalarType::Half) return of_type.template operator()<Eigen::half>();
+  return of_type.template operator()<Eigen::bfloat16>();
+}
+
+}  // namespace mhla_torch
