@@ -3,6 +3,8 @@
 All tests are skipped without a device.
 """
 
+import copy
+
 import pytest
 import torch
 
@@ -105,3 +107,93 @@ def test_lowers_a_loss(class_token):
                 module.constrain_()
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0], losses
+
+
+# ---- decoding -----------------------------------------------------------------------------------
+
+def language(**options):
+    """A layer of widths (128, 256) in bfloat16, which the kernels decode, and x of its tokens."""
+    torch.manual_seed(0)
+    layer = mhla_torch.Language(512, 2, 16, 4, backend="kernels", **options).cuda().bfloat16()
+    return layer.requires_grad_(False), torch.randn(3, 64, 512, device="cuda").bfloat16()
+
+
+def exact_outputs(layer, x):
+    """Outputs of whole sequences in float64, on the CPU."""
+    double = copy.deepcopy(layer).cpu().double()
+    double.backend = "formula"
+    return double(x.cpu().double())
+
+
+@on_device
+@pytest.mark.parametrize("options", ({}, {"feature_map": "elu", "convolution": 4}))
+@pytest.mark.parametrize("calls", (
+    [(None, 40), *[(None, 1)] * 24],
+    [([0], 20), ([1, 2], 7), (None, 1), (torch.tensor([2, 0]), 1), (None, 9)]),
+    ids=("prompt", "own-positions"))
+def test_decodes_what_it_computes_whole(options, calls):
+    layer, x = language(**options)
+    exact, state, seen = exact_outputs(layer, x), layer.start(3), [0] * 3
+    for sequences, count in calls:
+        at = list(range(3)) if sequences is None else torch.as_tensor(sequences).tolist()
+        tokens = torch.stack([x[b, seen[b]:seen[b] + count] for b in at])
+        if isinstance(sequences, torch.Tensor):
+            sequences = sequences.cuda()
+        for b, out in zip(at, layer.append(state, tokens, sequences)):
+            right = exact[b, seen[b]:seen[b] + count]
+            assert (out.cpu().double() - right).norm() < 3e-2 * right.norm()
+            seen[b] += count
+    assert state.positions.tolist() == seen
+
+
+@on_device
+def test_an_append_is_replayed_at_every_position():
+    """One graph decodes all tokens after the prompt, and those of a restored state."""
+    layer, x = language(convolution=4)
+    state, eager = layer.start(3), layer.start(3)
+    for each in (state, eager):
+        layer.append(each, x[:, :20])
+    saved, token = state.clone(), x[:, 20:21].clone()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        layer.append(state, token)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layer.append(state, token)
+    assert state.counts is None
+    for _ in range(2):
+        state.copy_(saved)
+        again = eager.clone()
+        for t in range(20, 64):
+            token.copy_(x[:, t:t + 1])
+            graph.replay()
+            assert torch.equal(out, layer.append(again, x[:, t:t + 1]))
+    graph.replay()
+    assert out.isnan().all()  # after the last token of the capacity
+
+
+@on_device
+def test_sequences_are_selected_and_begin_again():
+    layer, x = language()
+    state = layer.start(3)
+    layer.append(state, x[:, :20])
+    order = torch.tensor([2, 0, 0], device="cuda")
+    best = state.select(order)
+    expected = layer.append(state, x[:, 20:21])
+    assert torch.equal(layer.append(best, x[order, 20:21]), expected[order])
+    state.restart([1])
+    out = layer.append(state, x[1:2, :30], [1])
+    assert torch.equal(out, layer.append(layer.start(1), x[1:2, :30]))
+
+
+@on_device
+def test_decodes_under_autocast():
+    layer, x = language()
+    layer.float()
+    with torch.autocast("cuda", torch.bfloat16), torch.inference_mode():
+        state = layer.start(3)
+        y = torch.cat([layer.append(state, part) for part in x.float().split([40, 1, 1], 1)], 1)
+    exact = exact_outputs(layer, x)[:, :42]
+    assert (y.cpu().double() - exact).norm() < 3e-2 * exact.norm()

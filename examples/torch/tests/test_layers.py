@@ -91,7 +91,7 @@ def test_decodes_in_sums_of_float():
 
 def test_decodes_where_its_weights_are():
     with torch._subclasses.FakeTensorMode(), torch.device("cuda"), torch.no_grad():
-        layer = Language(16, 2, chunk=4, chunks=2)
+        layer = Language(16, 2, chunk=4, chunks=2, backend="formula")
         state = layer.start(1)
         for _ in range(5):
             assert layer.append(state, torch.empty(1, 1, 16)).is_cuda

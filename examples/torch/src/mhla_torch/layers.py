@@ -4,7 +4,6 @@ Each layer maps x [B,N,C] to y [B,N,C]. `backend` is an option of mhla_torch's o
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from mhla_torch import formula, operators
 from mhla_torch.attention import uniform_causal
+from mhla_torch.decoding import LanguageState, StreamState
 
 
 class Mixing(nn.Module):
@@ -172,17 +172,6 @@ class Video(Rotary):
         return self.o(out)
 
 
-@dataclass
-class LanguageState:
-    """State of a language layer for B sequences; its size does not depend on their length."""
-
-    position: int
-    summaries: torch.Tensor  # [M,B,H,D,E], of complete chunks; at least float32
-    mixture: torch.Tensor  # [B,H,D,E], mixture of summaries that the open chunk reads
-    open_summary: torch.Tensor  # [B,H,D,E], summary of the open chunk
-    inputs: dict  # name: the last tokens that a convolution reads, [B,taps - 1,width]
-
-
 class Language(Rotary):
     """The language model's layer: rotary embedding after the feature map, gated RMSNorm per head.
 
@@ -191,7 +180,7 @@ class Language(Rotary):
     convolution: taps of the short convolutions of q, k and v, 0 for none
 
     layer(x) computes whole sequences. To decode, call state = layer.start(B), then
-    layer.append(state, x) for the prompts and for each next token.
+    layer.append(state, x) for the prompts and for each next token; decoding.py says more.
     """
 
     def __init__(self, channels, heads, chunk, chunks, feature_map="relu", convolution=0,
@@ -228,15 +217,20 @@ class Language(Rotary):
         m = self.mixing_matrix[..., 0, 0, 0, 0]
         m.copy_(m.clamp(1e-5, 1).tril())
 
-    def project(self, x, state):
-        """q, k [B,N,H,D] and v [B,N,H,E] of the tokens x that follow `state`. The features of q and
-        k that rotate together, which are halves of a row in checkpoints, are adjacent.
+    def project(self, x, inputs):
+        """q, k [B,N,H,D] and v [B,N,H,E] of the tokens x, and the inputs of convolutions of later
+        tokens. The features of q and k that rotate together, which are halves of a row in
+        checkpoints, are adjacent.
+
+        inputs: name: the last tokens before x that a convolution reads
         """
+        later = {}
+
         def one(name):
             y = getattr(self, f"{name}_proj")(x)
             if self.taps:
-                y = torch.cat([state.inputs[name], y], 1)
-                state.inputs[name] = y[:, y.shape[1] - self.taps + 1:]
+                y = torch.cat([inputs[name], y], 1)
+                later[name] = y[:, y.shape[1] - self.taps + 1:]
                 y = functional.silu(getattr(self, f"{name}_conv1d")(y.transpose(1, 2)))
                 y = y.transpose(1, 2)
             return y.unflatten(-1, (self.heads, -1))
@@ -244,7 +238,7 @@ class Language(Rotary):
         def in_pairs(y):
             return y.unflatten(-1, (2, -1)).mT.flatten(-2)
 
-        return in_pairs(one("q")), in_pairs(one("k")), one("v").contiguous()
+        return in_pairs(one("q")), in_pairs(one("k")), one("v").contiguous(), later
 
     def finish(self, out, x):
         """Norm, gate and output projection of out [B,N,H,E]."""
@@ -258,7 +252,7 @@ class Language(Rotary):
 
     def forward(self, x):
         self.expect_room(x.shape[1])
-        q, k, v = self.project(x, self.start(x.shape[0], summaries=False))
+        q, k, v, _ = self.project(x, self.no_inputs(x.shape[0]))
         norm, angles = self.g_norm_swish_gate, self.turns[:x.shape[1]]
         out = operators.causal(q, k, v, self.mixing_matrix[..., 0, 0, 0, 0], block=self.chunk,
                                feature_map=self.feature_map, relu_eps=0., normalizer="none",
@@ -268,49 +262,127 @@ class Language(Rotary):
                                backend=self.backend)
         return self.o_proj(out.flatten(2))
 
-    def start(self, batch, summaries=True):
-        """The state of sequences without tokens."""
-        like, channels = self.o_proj.weight, self.o_proj.in_features
-        shape = (batch, self.heads, channels // 2 // self.heads, channels // self.heads)
-        inputs = {name: like.new_zeros(batch, self.taps - 1, width) for name, width in
-                  (("q", channels // 2), ("k", channels // 2), ("v", channels))
-                  } if self.taps else {}
-        like = like.to(operators.sums_of(like.dtype))
-        return LanguageState(0, like.new_zeros(self.chunks if summaries else 0, *shape),
-                             like.new_zeros(shape), like.new_zeros(shape), inputs)
+    def widths(self):
+        """Features and values of a head."""
+        return self.q_proj.out_features // self.heads, self.v_proj.out_features // self.heads
 
-    def append(self, state, x):
-        """The outputs [B,n,C] of the next tokens x [B,n,C], in O(D E) per token and head, and
-        O(M D E) per chunk and head.
+    def no_inputs(self, batch):
+        """The inputs of convolutions before the first token."""
+        return {name: self.o_proj.weight.new_zeros(batch, self.taps - 1,
+                                                   getattr(self, f"{name}_proj").out_features)
+                for name in "qkv"} if self.taps else {}
+
+    def start(self, batch):
+        """The state of sequences without tokens. On CUDA the kernels decode, if they take the
+        layer's type, or that of autocast, and its widths.
         """
-        self.expect_room(state.position + x.shape[1])
+        weight, inputs = self.o_proj.weight, self.no_inputs(batch)
+        if operators.takes_streams("Language", self.backend, weight.device, self.projection_type(),
+                                   self.widths()):
+            sizes = self.heads, *self.widths(), self.chunks, self.chunk
+            return StreamState(weight.new_empty(0, dtype=self.projection_type()), batch, sizes, inputs)
+        weight, shape = weight.to(operators.sums_of(weight.dtype)), (self.heads, *self.widths())
+        return LanguageState([0] * batch, weight.new_zeros(self.chunks, batch, *shape),
+                             *(weight.new_zeros(batch, *shape) for _ in range(2)), inputs)
+
+    def projection_type(self):
+        """The type of q, k and v."""
+        weight = self.o_proj.weight
+        if weight.is_cuda and torch.is_autocast_enabled("cuda"):
+            return torch.get_autocast_dtype("cuda")
+        return weight.dtype
+
+    def append(self, state, x, sequences=None):
+        """The outputs [n,N,C] of the next tokens x [n,N,C] of sequences of a state, in O(D E) per
+        token and head, and O(M D E) per chunk and head.
+
+        sequences: n different numbers, a list or an int64 tensor, of sequences that may be at
+            different positions; by default all
+        """
+        count = state.batch if sequences is None else len(sequences)
+        _expect("Language", x.shape[0] == count, "x", f"of {x.shape[0]} sequences", count)
+        is_stream, on_device = (isinstance(state, StreamState),
+                                isinstance(sequences, torch.Tensor))
+        if not (is_stream and on_device):  # which would wait for the device
+            order = list(range(count) if sequences is None else
+                         sequences.tolist() if on_device else sequences)
+            fits = len(set(order)) == count and all(0 <= b < state.batch for b in order)
+            _expect("Language", fits, "sequences", order, f"different numbers below {state.batch}")
+        if count == 0 or x.shape[1] == 0:
+            return x
+        if is_stream:
+            return self.append_to_stream(state, x, sequences)
+        groups = {}  # places in x of sequences with equally many tokens
+        for i, b in enumerate(order):
+            groups.setdefault(state.counts[b], []).append(i)
+        self.expect_room(max(groups) + x.shape[1])
+        if len(groups) == 1 and order == list(range(state.batch)):
+            return self.append_to_all(state, x)
+        outputs = []
+        for places in groups.values():
+            numbers = [order[i] for i in places]
+            part = state.select(numbers)
+            outputs.append(self.append_to_all(part, x[places]))
+            state.place(numbers, part)
+        there = [i for places in groups.values() for i in places]
+        return torch.cat(outputs)[sorted(range(count), key=there.__getitem__)]
+
+    def append_to_all(self, state, x):
+        """Outputs of the next tokens of all sequences, which have equally many tokens."""
         outputs = []
         while x.shape[1] > 0:
-            count = min(x.shape[1], self.chunk - state.position % self.chunk)
+            count = min(x.shape[1], self.chunk - state.counts[0] % self.chunk)
             outputs.append(self.append_to_chunk(state, x[:, :count]))
             x = x[:, count:]
-        return torch.cat(outputs, 1) if outputs else x
+        return torch.cat(outputs, 1)
 
     def append_to_chunk(self, state, x):
         """Outputs of tokens of one chunk; see append."""
-        i = state.position // self.chunk
-        sums = state.open_summary.dtype
+        position, sums = state.counts[0], state.open_summary.dtype
+        i = position // self.chunk
         row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(sums)
-        q, k, v = (t.transpose(1, 2).to(sums) for t in self.project(x, state))  # [B,H,n,.]
-        angles = self.turns[state.position:state.position + x.shape[1]]
-        q, k = (formula.rotate(formula.MAPS[self.feature_map](t), angles) for t in (q, k))
+        *tensors, state.inputs = self.project(x, state.inputs)
+        q, k, v = (t.transpose(1, 2).to(sums) for t in tensors)  # [B,H,n,.]
+        q, k = self.features(q, k, self.turns[position:position + x.shape[1]])
         q = q * q.shape[-1]**-0.5
-        if state.position % self.chunk == 0:
+        if position % self.chunk == 0:
             state.mixture = torch.tensordot(row[:i], state.summaries[:i], 1)
         out = q @ (state.mixture + row[i] * state.open_summary)
         out = out + row[i] * (q @ k.transpose(-1, -2)).tril() @ v
         state.open_summary = state.open_summary + k.transpose(-1, -2) @ v
-        state.position += x.shape[1]
-        if state.position % self.chunk == 0:
+        position += x.shape[1]
+        state.counts = [position] * state.batch
+        if position % self.chunk == 0:
             at = torch.tensor([i], device=state.open_summary.device)
             state.summaries = state.summaries.index_copy(0, at, state.open_summary[None])
             state.open_summary = torch.zeros_like(state.open_summary)
         return self.finish(out.transpose(1, 2).to(x.dtype), x)
+
+    def features(self, q, k, angles):
+        """Rotated features of q and k."""
+        return (formula.rotate(formula.MAPS[self.feature_map](t), angles) for t in (q, k))
+
+    def append_to_stream(self, state, x, sequences):
+        """Outputs of tokens by the kernels for CUDA; see append."""
+        recorded = (x, *self.parameters()) if torch.is_grad_enabled() else ()
+        _expect("Language", not any(t.requires_grad for t in recorded), "append",
+                "called where gradients are recorded",
+                'torch.no_grad() or torch.inference_mode(); backend="formula" has gradients')
+        seen = state.seen_by(sequences, x.shape[1])
+        self.expect_room(max(seen or [0]) + x.shape[1])
+        at = None if sequences is None else state.numbers(sequences)
+        places, inputs = state.positions, state.inputs
+        if at is not None:
+            places = places.index_select(0, at)
+            inputs = {name: t.index_select(0, at) for name, t in inputs.items()}
+        q, k, v, later = self.project(x, inputs)
+        places = places[:, None] + torch.arange(x.shape[1], device=x.device)  # [n,N]
+        angles = self.turns[places.clamp(max=len(self.turns) - 1)][:, :, None]
+        q, k = self.features(q.to(angles.dtype), k.to(angles.dtype), angles)
+        out = state.attend(q, k, v, self.mixing_matrix[..., 0, 0, 0, 0], sequences, at, seen,
+                           scale=q.shape[-1]**-0.5)
+        state.advance(sequences, at, later, x.shape[1])
+        return self.finish(out.to(x.dtype), x)
 
 
 def angles(places, pairs):

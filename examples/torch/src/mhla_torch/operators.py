@@ -158,6 +158,22 @@ def linear(q, k, v, *, causal=False, backend="auto", **options):
     return _call("linear", backend, "inputs", q, k, v, None, {"causal": causal}, **options)
 
 
+def takes_streams(name, backend, device, dtype, widths):
+    """True if kernels decode a layer. Warns where a CUDA layer takes PyTorch's operations instead.
+
+    name: of the layer
+    """
+    if backend not in ("auto", "kernels", "formula"):
+        raise ValueError(f'{name}: backend is "{backend}", expected auto, kernels or formula')
+    reason = stream_refusal(device, dtype, widths)
+    if reason and backend == "kernels" and device.type == "cuda":
+        raise ValueError(f'{name}: {reason}; backend="formula" decodes in PyTorch')
+    if reason and backend == "auto" and device.type == "cuda":
+        _warn(f"mhla_torch.{name} decodes in PyTorch: {reason} "
+              '(backend="formula" says that this is wanted)')
+    return not reason and backend != "formula"
+
+
 def sums_of(dtype):
     """The type of sums of tensors."""
     return torch.float64 if dtype is torch.float64 else torch.float32
@@ -357,6 +373,16 @@ def _kind_refusal(dtype, widths):
         known = ", ".join(map(str, _CUDA_WIDTHS))
         return f"q and v have widths {widths}, expected one of {known} on CUDA"
     return ""
+
+
+def stream_refusal(device, dtype, widths):
+    """The reason why the kernels for CUDA cannot decode tensors of a layer there, or nothing."""
+    if device.type != "cuda":
+        return f"the layer is on {device}, expected cuda"
+    if _WITHOUT_CUDA:
+        return f"the layer is on {device}, but {_WITHOUT_CUDA}"
+    return _kind_refusal(dtype, widths) or (
+        "the device is older than compute capability 8.0" if _is_old(device.index) else "")
 
 
 def _rotary_refusal(name, tensors, weights, blocks, options):

@@ -145,7 +145,17 @@ def _register(name, keeps):
     torch.library.impl(f"mhla::{name}", "FuncTorchDynamicLayerFrontMode", transformed)
 
 
+def _register_streams():
+    """Registers shapes of the operators that decode. They have no gradients."""
+    def output(state, q, k, v, *_, **__):
+        return q.new_empty(*q.shape[:3], v.shape[3])
+
+    for name in ("stream_prefill", "stream_step"):
+        torch.library.register_fake(f"mhla::{name}", output)
+
+
 def register():
     """Registers all operators; their library has to be loaded."""
+    _register_streams()
     for name, keeps in (("bidirectional", True), ("causal", True), ("linear", False)):
         _register(name, keeps)

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "cuda/decoding.hpp"
 #include "cuda/problem.hpp"
 #include "host_place.hpp"
 
@@ -12,6 +13,7 @@ STABLE_TORCH_LIBRARY_IMPL(mhla, PrivateUse1, library) {
   implement<Bidirectional, HostPlace, true>(library);
   implement<Causal, HostPlace, true>(library);
   implement<Linear, HostPlace, false>(library);
+  implement_streams<HostPlace>(library);
 }
 
 }  // namespace mhla_torch

@@ -1,0 +1,232 @@
+"""Decoding of language layers: PyTorch's operations, and streams of emulated kernels for CUDA."""
+
+import io
+
+import pytest
+import torch
+
+import mhla_torch
+from mhla_torch import decoding, operators
+
+CHUNK, CHUNKS = 4, 4  # up to 16 tokens
+
+
+def layer_of(dtype=torch.float64, **options):
+    """A layer of one head of widths (128, 256), which the kernels take if its type has 16 bits."""
+    torch.manual_seed(0)
+    layer = mhla_torch.Language(256, 1, CHUNK, CHUNKS, **options)
+    with torch.no_grad():
+        layer.mixing_matrix.uniform_()
+    layer.constrain_()
+    return layer.requires_grad_(False).to(dtype)
+
+
+@pytest.fixture
+def streams(emulated, monkeypatch):
+    """Layers on the CPU decode as if they were on CUDA."""
+    monkeypatch.setattr(operators, "stream_refusal", lambda device, dtype, widths: "")
+
+
+def tokens(batch, count, dtype=torch.float64):
+    return torch.randn(batch, count, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def expect_near(out, exact, tolerance=2e-2):
+    assert out.shape == exact.shape and torch.isfinite(out).all()
+    assert (out.double() - exact).norm() <= tolerance * exact.norm()
+
+
+def decode(layer, state, x, calls):
+    """Appends tokens of sequences in calls (sequences, count). -> outputs of each sequence"""
+    outputs, seen = [[] for _ in x], [0] * len(x)
+    for sequences, count in calls:
+        numbers = range(len(x)) if sequences is None else torch.as_tensor(sequences).tolist()
+        y = layer.append(state, torch.stack([x[b, seen[b]:seen[b] + count] for b in numbers]),
+                         sequences)
+        for out, b in zip(y, numbers):
+            outputs[b].append(out)
+            seen[b] += count
+    return [torch.cat(parts) for parts in outputs]
+
+
+CALLS = {
+    "steps": [(None, 1)] * 6,
+    "prompt": [(None, 9), (None, 1)],
+    "own-positions": [([0], 6), ([1, 2], 3), (None, 1), ([2, 0], 1), (None, 5)],
+    "tensors": [([1], 5), (torch.tensor([2, 1]), 1), ([0], 1), (torch.tensor([2, 0]), 2), (None, 2)],
+}
+
+
+@pytest.mark.parametrize("convolution", (0, 4))
+@pytest.mark.parametrize("calls", CALLS.values(), ids=CALLS)
+def test_sequences_have_positions_of_their_own(calls, convolution):
+    layer, x = layer_of(convolution=convolution), tokens(3, 16)
+    for out, whole in zip(decode(layer, layer.start(3), x, calls), layer(x)):
+        torch.testing.assert_close(out, whole[:len(out)], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("convolution, feature_map", ((0, "relu"), (4, "elu")))
+@pytest.mark.parametrize("calls", CALLS.values(), ids=CALLS)
+def test_streams_equal_the_whole_sequence(streams, calls, convolution, feature_map):
+    options = {"convolution": convolution, "feature_map": feature_map}
+    layer, x = layer_of(torch.bfloat16, **options), tokens(3, 16, torch.bfloat16)
+    state = layer.start(3)
+    assert isinstance(state, decoding.StreamState)
+    exact = layer_of(**options, backend="formula")(x.double())
+    outputs = decode(layer, state, x, calls)
+    for out, whole in zip(outputs, exact):
+        expect_near(out, whole[:len(out)])
+    assert state.positions.tolist() == [len(out) for out in outputs]
+    assert state.counts in (None, state.positions.tolist())
+
+
+@pytest.fixture(params=("formula", "kernels"))
+def kind(request):
+    """Both kinds of states; the kernels' one is emulated."""
+    if request.param == "kernels":
+        request.getfixturevalue("streams")
+    return request.param
+
+
+def started(kind):
+    """A layer and a state of three sequences with 6, 9 and 9 tokens, and x of their tokens."""
+    layer = layer_of(torch.bfloat16, backend="auto" if kind == "kernels" else "formula",
+                     convolution=3)
+    x, state = tokens(3, 16, torch.bfloat16), layer.start(3)
+    layer.append(state, x[:, :6])
+    layer.append(state, x[1:, 6:9], [1, 2])
+    return layer, state, x
+
+
+def test_a_state_is_saved_and_restored(kind):
+    layer, state, x = started(kind)
+    saved, file = state.clone(), io.BytesIO()
+    torch.save(state, file)
+    expected = layer.append(state, x[:, 9:11])
+    file.seek(0)
+    for other in (saved, torch.load(file, weights_only=False)):
+        state.copy_(other)
+        assert state.counts == [6, 9, 9]
+        assert torch.equal(layer.append(state, x[:, 9:11]), expected)
+    assert torch.equal(layer.append(saved, x[:, 9:11]), expected)
+    with pytest.raises(ValueError, match="copy_: other has 2 sequences .* expected 3"):
+        state.copy_(state.select([0, 1]))
+
+
+@pytest.mark.parametrize("order", ([2, 0, 0, 1], torch.tensor([1, 2])))
+def test_sequences_are_selected_in_any_order(kind, order):
+    layer, state, x = started(kind)
+    best = state.select(order)
+    expected = layer.append(state, x[:, 9:11])
+    assert torch.equal(layer.append(best, x[order, 9:11]), expected[order])
+    assert best.counts in (None, [state.counts[b] for b in order])
+
+
+@pytest.mark.parametrize("sequences", ([1], torch.tensor([1])))
+def test_a_sequence_begins_again(kind, sequences):
+    layer, state, x = started(kind)
+    state.restart(sequences)
+    other = layer.start(1)
+    for count in (1, 6):
+        out = layer.append(state, x[1:2, :count], [1])
+        expect_near(out, layer.append(other, x[1:2, :count]).double(), 1e-2)
+    expect_near(layer.append(state, x[:1, 6:8], [0]),
+                layer_of(backend="formula", convolution=3)(x[:1].double())[:, 6:8])
+
+
+def test_appends_change_no_address(streams):
+    """A captured graph of an append finds the state where it was."""
+    layer, state, x = started("kernels")
+    places = [t.data_ptr() for t, _ in state.tensors()]
+    for sequences in (None, torch.tensor([2, 0])):
+        layer.append(state, x[:2 if sequences is not None else 3, 9:10], sequences)
+    state.copy_(layer.start(3))
+    assert state.counts is None  # which a graph may change
+    assert [t.data_ptr() for t, _ in state.tensors()] == places
+
+
+def test_outputs_beyond_the_capacity_are_not_numbers(streams):
+    layer, x = layer_of(torch.bfloat16), tokens(2, 16, torch.bfloat16)
+    state = layer.start(2)
+    layer.append(state, x)
+    with pytest.raises(ValueError, match="a sequence has 17 tokens, expected at most 16"):
+        layer.append(state, x[:, :1])
+    assert layer.append(state, x[:, :1], torch.tensor([0, 1])).isnan().all()
+
+
+def test_says_what_does_not_fit(kind):
+    layer, state, x = started(kind)
+    with pytest.raises(ValueError, match="x is of 2 sequences, expected 3"):
+        layer.append(state, x[:2, :1])
+    with pytest.raises(ValueError, match="a sequence has 18 tokens, expected at most 16"):
+        layer.append(state, x[1:, :9], [1, 2])
+    for wrong in ([1, 1], [0, 3]):
+        with pytest.raises(ValueError, match="sequences is .* expected different numbers below 3"):
+            layer.append(state, x[:2, :1], wrong)
+
+
+def test_streams_have_no_gradients(streams):
+    layer, state, x = started("kernels")
+    with pytest.raises(ValueError, match="gradients are recorded, expected torch.no_grad"):
+        layer.requires_grad_().append(state, x[:, :1])
+    with torch.inference_mode():
+        layer.append(state, x[:, :1])
+
+
+def fake_start(**options):
+    with torch._subclasses.FakeTensorMode(), torch.device("cuda"):
+        layer = mhla_torch.Language(**({"channels": 256, "heads": 1, "chunk": 4, "chunks": 2} |
+                                       options))
+        return type(layer.start(1))
+
+
+@pytest.mark.parametrize("options, reason", (
+    ({}, "q has type torch.float32, expected bfloat16 or float16 on CUDA"),
+    ({"heads": 2}, r"q and v have widths \(64, 128\), expected one of"),
+))
+def test_says_why_it_decodes_in_pytorch(monkeypatch, options, reason):
+    monkeypatch.setattr(operators, "_WITHOUT_CUDA", "")
+    monkeypatch.setattr(operators, "_is_old", lambda device: False)
+    monkeypatch.setattr(operators, "_WARNED", set())
+    try:
+        torch.set_default_dtype(torch.bfloat16 if options else torch.float32)
+        with pytest.warns(mhla_torch.FormulaWarning, match="Language decodes in PyTorch: " + reason):
+            assert fake_start(**options) is decoding.LanguageState
+        with pytest.raises(ValueError, match=f'Language: {reason}.*backend="formula" decodes'):
+            fake_start(**options, backend="kernels")
+        assert fake_start(**options, backend="formula") is decoding.LanguageState
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+OPERATORS = torch.ops.mhla
+
+
+@pytest.mark.parametrize("wrong, sentence", (
+    ({"q": torch.zeros(2, 1, 1, 128)}, "q has type Float, expected BFloat16 or Half on CUDA"),
+    ({"k": torch.zeros(2, 1, 1, 64).bfloat16()}, r"k has shape \[2, 1, 1, 64\], expected"),
+    ({"state": torch.zeros(9)}, "state has type Float, expected Byte"),
+    ({"state": torch.zeros(9, dtype=torch.uint8)}, "state is too small"),
+    ({"mixing": torch.ones(2, 3)}, r"mixing has shape \[2, 3\], expected \[2, 2\]"),
+    ({"feature_map": "exp"}, 'feature_map is "exp", expected relu, elu_plus_one or identity'),
+    ({"sequence_of": torch.zeros(1, dtype=torch.int32)}, "sequence_of has 1 numbers, expected 2"),
+    ({"sequence_of": torch.zeros(2, dtype=torch.int64)}, "sequence_of has type Long, expected Int"),
+))
+def test_errors_name_the_argument(emulated, wrong, sentence):
+    q, v = torch.zeros(2, 1, 1, 128).bfloat16(), torch.zeros(2, 1, 1, 256).bfloat16()
+    parts = OPERATORS.stream_parts(q, 2, 1, 128, 256, 2, 4)
+    state = torch.zeros(parts[-1], dtype=torch.uint8)
+    named = {"state": state, "q": q, "k": q, "v": v, "mixing": torch.ones(2, 2), "block": 4,
+             "sequences": 2}
+    with pytest.raises((ValueError, RuntimeError), match=sentence):
+        OPERATORS.stream_step(**(named | wrong))
+
+
+def test_tells_the_parts_of_states_that_there_are(emulated):
+    parts = OPERATORS.stream_parts(torch.zeros(1), 3, 2, 64, 64, 5, 7)
+    begins, sizes = parts[:-1:2], parts[1::2]
+    assert sum(3 * size for size in sizes) <= parts[-1] < sum(3 * size + 256 for size in sizes)
+    assert all(begin % 256 == 0 for begin in begins) and begins == sorted(begins)
+    for wrong in ((3, 2, 64, 72, 5, 7), (0, 2, 64, 64, 5, 7)):
+        with pytest.raises(RuntimeError, match="stream_parts.*expected"):
+            OPERATORS.stream_parts(torch.zeros(1), *wrong)
