@@ -222,6 +222,16 @@ def test_errors_name_the_argument(emulated, wrong, sentence):
         OPERATORS.stream_step(**(named | wrong))
 
 
+def test_traces_shapes():
+    with torch._subclasses.FakeTensorMode(), torch.device("cuda"):
+        q, v = (torch.empty(3, 5, 2, width, dtype=torch.bfloat16) for width in (128, 256))
+        named = {"state": torch.empty(9, dtype=torch.uint8), "mixing": torch.empty(2, 2),
+                 "block": 4, "sequences": 3}
+        for out in (OPERATORS.stream_prefill(q=q, k=q, v=v, first=0, seen=0, **named),
+                    OPERATORS.stream_step(q=q[:, :1], k=q[:, :1], v=v[:, :1], **named)):
+            assert out.is_cuda and out.shape[2:] == (2, 256) and out.dtype is torch.bfloat16
+
+
 def test_tells_the_parts_of_states_that_there_are(emulated):
     parts = OPERATORS.stream_parts(torch.zeros(1), 3, 2, 64, 64, 5, 7)
     begins, sizes = parts[:-1:2], parts[1::2]

@@ -140,6 +140,8 @@ def test_tokens_outside_of_all_sequences_are_zeros(kind):
     gradients = torch.autograd.grad(out.sum(), leaves[:3])
     for t in (out, *gradients):
         assert not t[:, 10:].any() and t[:, :10].any()
+    out = run(kind, *leaves, **packed((0, 0)) | {"max_queries": 1, "max_keys": 1})
+    assert not out.any() and not torch.autograd.grad(out.sum(), leaves[0])[0].any()
 
 
 @pytest.mark.parametrize("kind", ("causal", "linear_causal"))

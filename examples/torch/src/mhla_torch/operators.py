@@ -182,6 +182,7 @@ def sums_of(dtype):
 _TENSORS = ("normalizer_q", "normalizer_k", "gate")
 _PARAMETERS = ("query_map", "key_map", "query_angles", "key_angles", "gain")
 _AROUND = ("query_angles", "key_angles", "gain", "gate")  # which kernels of the CPU lack
+_PACKED = ("query_offsets", "max_queries", "key_offsets", "max_keys")
 _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 
@@ -237,26 +238,31 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
 
 
 def _with_offsets(name, q, options):
-    """Options with offsets of the kernels' type, and with lengths only where they are known."""
-    lengths = {argument: options.pop(argument, None) for argument in ("max_queries", "max_keys")}
+    """Options whose offsets have the kernels' type, without lengths that are not known."""
+    if not any(argument in options for argument in _PACKED):
+        return options
+    options = options.copy()
+    for offsets, most in (_PACKED[:2], _PACKED[2:]):
+        ends, tokens = options.get(offsets), options.pop(most, None)
+        if ends is not None and ends.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"mhla::{name}: {offsets} has type {ends.dtype}, expected torch.int32 "
+                             "or torch.int64")
+        if tokens is None:
+            continue
+        if ends is None:
+            raise ValueError(f"mhla::{name}: {most} is given without {offsets}, expected both")
+        if tokens < 1:
+            raise ValueError(f"mhla::{name}: {most} is {tokens}, expected at least 1")
+        options[most] = tokens
     queries, keys = (options.get(argument) for argument in ("query_offsets", "key_offsets"))
-    for (argument, most), offsets, of in zip(lengths.items(), (queries, keys),
-                                             ("query_offsets", "key_offsets")):
-        if most is not None and offsets is None:
-            raise ValueError(f"mhla::{name}: {argument} is given without {of}, expected both")
-        if most is not None and most < 1:
-            raise ValueError(f"mhla::{name}: {argument} is {most}, expected at least 1")
-        if offsets is not None and offsets.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"mhla::{name}: {of} has type {offsets.dtype}, expected torch.int32 or "
-                             "torch.int64")
     if queries is None or keys is None:
         return options
-    if keys is queries and lengths["max_keys"] is None:
-        lengths["max_keys"] = lengths["max_queries"]
     dtype = torch.int32 if q.is_cuda else torch.int64
-    queries, same = queries.to(dtype), keys is queries
-    return (options | {"query_offsets": queries, "key_offsets": queries if same else keys.to(dtype)} |
-            {argument: most for argument, most in lengths.items() if most is not None})
+    options["query_offsets"] = queries.to(dtype)
+    options["key_offsets"] = options["query_offsets"] if keys is queries else keys.to(dtype)
+    if keys is queries and "max_queries" in options:
+        options.setdefault("max_keys", options["max_queries"])
+    return options
 
 
 def _without_autocast(device, autocast, run, named):
