@@ -1,4 +1,4 @@
-"""The operators for CUDA with emulated kernels, for tests without a device."""
+"""The operators for CUDA without a device: emulated kernels, and explanations of calls."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import mhla_torch  # noqa: F401  defines the operators
+from mhla_torch import kernels
 
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 
@@ -55,3 +55,10 @@ def emulated(emulation):
     """Operators on tensors on the CPU run the emulated kernels in this test."""
     with Emulated():
         yield
+
+
+@pytest.fixture
+def with_kernels(monkeypatch):
+    """Explains calls of fake tensors as if kernels for CUDA were built."""
+    monkeypatch.setattr(kernels, "WITHOUT_CUDA", "")
+    monkeypatch.setattr(kernels, "is_old", lambda device: False)

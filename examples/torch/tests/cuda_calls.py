@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mhla_torch
-from mhla_torch import operators
+from mhla_torch import kernels
 
 KINDS = ("bidirectional", "causal", "linear", "linear_causal")
 WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
@@ -15,9 +15,9 @@ LAYERS = (  # layers that the kernels take, and their channels
     (lambda: mhla_torch.Video(256, 2, (4, 4, 4), (2, 2, 2), normalize=True), 256),
     (lambda: mhla_torch.Language(512, 2, 16, 4), 512),
     (lambda: mhla_torch.Language(512, 2, 16, 4, "elu", convolution=4), 512))
-built_for_cuda = pytest.mark.skipif(not mhla_torch.cuda_built(), reason=operators._WITHOUT_CUDA)
+built_for_cuda = pytest.mark.skipif(not mhla_torch.cuda_built(), reason=kernels.WITHOUT_CUDA)
 on_device = pytest.mark.skipif(not (mhla_torch.cuda_built() and torch.cuda.is_available()),
-                               reason=operators._WITHOUT_CUDA or "no CUDA device is there")
+                               reason=kernels.WITHOUT_CUDA or "no CUDA device is there")
 
 
 def tensors(widths=(64, 64), tokens=(24, 24), dtype=torch.bfloat16, device="cpu", batch=2, heads=3):

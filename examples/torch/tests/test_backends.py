@@ -7,14 +7,14 @@ import torch
 from torch.autograd import forward_ad
 
 import mhla_torch
-from mhla_torch import FormulaWarning, explain, operators
+from mhla_torch import FormulaWarning, explain, kernels
 from test_operators import BLOCK, GRID, KINDS, TOKENS, call, tensors
 from test_feature_maps import MAPS, weights_of
 
 
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch):
-    monkeypatch.setattr(operators, "_WARNED", set())
+    monkeypatch.setattr(kernels, "WARNED", set())
 
 
 def maps_of(name, bias):

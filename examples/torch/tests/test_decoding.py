@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mhla_torch
-from mhla_torch import decoding, operators
+from mhla_torch import decoding, kernels
 
 CHUNK, CHUNKS = 4, 4  # up to 16 tokens
 
@@ -24,7 +24,7 @@ def layer_of(dtype=torch.float64, **options):
 @pytest.fixture
 def streams(emulated, monkeypatch):
     """Layers on the CPU decode as if they were on CUDA."""
-    monkeypatch.setattr(operators, "stream_refusal", lambda device, dtype, widths: "")
+    monkeypatch.setattr(kernels, "stream_refusal", lambda device, dtype, widths: "")
 
 
 def tokens(batch, count, dtype=torch.float64):
@@ -185,9 +185,9 @@ def fake_start(**options):
     ({"heads": 2}, r"q and v have widths \(64, 128\), expected one of"),
 ))
 def test_says_why_it_decodes_in_pytorch(monkeypatch, options, reason):
-    monkeypatch.setattr(operators, "_WITHOUT_CUDA", "")
-    monkeypatch.setattr(operators, "_is_old", lambda device: False)
-    monkeypatch.setattr(operators, "_WARNED", set())
+    monkeypatch.setattr(kernels, "WITHOUT_CUDA", "")
+    monkeypatch.setattr(kernels, "is_old", lambda device: False)
+    monkeypatch.setattr(kernels, "WARNED", set())
     try:
         torch.set_default_dtype(torch.bfloat16 if options else torch.float32)
         with pytest.warns(mhla_torch.FormulaWarning, match="Language decodes in PyTorch: " + reason):

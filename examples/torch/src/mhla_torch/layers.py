@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mhla_torch import formula, operators
+from mhla_torch import formula, kernels, operators
 from mhla_torch.attention import uniform_causal
 from mhla_torch.decoding import LanguageState, StreamState
 
@@ -277,8 +277,8 @@ class Language(Rotary):
         layer's type, or that of autocast, and its widths.
         """
         weight, inputs = self.o_proj.weight, self.no_inputs(batch)
-        if operators.takes_streams("Language", self.backend, weight.device, self.projection_type(),
-                                   self.widths()):
+        if kernels.takes_streams("Language", self.backend, weight.device, self.projection_type(),
+                                 self.widths()):
             sizes = self.heads, *self.widths(), self.chunks, self.chunk
             return StreamState(weight.new_empty(0, dtype=self.projection_type()), batch, sizes, inputs)
         weight, shape = weight.to(operators.sums_of(weight.dtype)), (self.heads, *self.widths())

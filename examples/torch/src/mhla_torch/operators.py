@@ -52,36 +52,18 @@ Wrong arguments raise ValueError or RuntimeError.
 """
 
 import functools
-import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from torch.autograd import forward_ad
 
-from mhla_torch import built, formula, registration
+from mhla_torch import formula, kernels, registration
 
-torch.ops.load_library(Path(__file__).with_name("libmhla_torch.so"))
-
-
-def _load_cuda():
-    """Loads the kernels for CUDA. -> the reason if there are none, or nothing"""
-    if built.WITHOUT_CUDA:
-        return f"this mhla_torch was built without CUDA ({built.WITHOUT_CUDA})"
-    of_torch = torch.version.cuda
-    if of_torch is None or of_torch.split(".")[0] != built.CUDA.split(".")[0]:
-        return f"this mhla_torch was built for CUDA {built.CUDA}, and PyTorch for {of_torch}"
-    torch.ops.load_library(Path(__file__).with_name("libmhla_torch_cuda.so"))
-    return ""
-
-
-_WITHOUT_CUDA = _load_cuda()
 registration.register()
 
 
 def cuda_built():
     """True if there are kernels for CUDA, with or without a device."""
-    return not _WITHOUT_CUDA
+    return not kernels.WITHOUT_CUDA
 
 
 def locality(blocks, columns=False):
@@ -107,10 +89,6 @@ def resize(mixing, from_blocks, to_blocks, *, unit="extent", sum_to_one="rows"):
     resized, _ = torch.ops.mhla.resize(mixing.detach().to("cpu", torch.float64), from_blocks,
                                        to_blocks, unit, sum_to_one)
     return resized.to(mixing)
-
-
-class FormulaWarning(UserWarning):
-    """Warns that a call takes the formula in PyTorch, because the kernels do not accept it."""
 
 
 @dataclass(frozen=True)
@@ -158,22 +136,6 @@ def linear(q, k, v, *, causal=False, backend="auto", **options):
     return _call("linear", backend, "inputs", q, k, v, None, {"causal": causal}, **options)
 
 
-def takes_streams(name, backend, device, dtype, widths):
-    """True if kernels decode a layer. Warns where a CUDA layer takes PyTorch's operations instead.
-
-    name: of the layer
-    """
-    if backend not in ("auto", "kernels", "formula"):
-        raise ValueError(f'{name}: backend is "{backend}", expected auto, kernels or formula')
-    reason = stream_refusal(device, dtype, widths)
-    if reason and backend == "kernels" and device.type == "cuda":
-        raise ValueError(f'{name}: {reason}; backend="formula" decodes in PyTorch')
-    if reason and backend == "auto" and device.type == "cuda":
-        _warn(f"mhla_torch.{name} decodes in PyTorch: {reason} "
-              '(backend="formula" says that this is wanted)')
-    return not reason and backend != "formula"
-
-
 def sums_of(dtype):
     """The type of sums of tensors."""
     return torch.float64 if dtype is torch.float64 else torch.float32
@@ -210,12 +172,12 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
     given = {argument: t for argument, t in tensors.items() if t is not None}
     weights = {argument: t.to(sums_of(given["q"].dtype)) for argument, t in parameters.items()
                if t is not None}
-    reason = _refusal(name, given, weights, blocks, options)
+    reason = kernels.refusal(name, given, weights, blocks, options)
     if reason and backend == "kernels":
         raise ValueError(f'mhla::{name}: {reason}; backend="formula" takes the call')
     if reason and backend == "auto" and not explain:
-        _warn(f"mhla_torch.{name} runs as a formula in PyTorch: {reason} "
-              '(backend="formula" says that this is wanted)')
+        kernels.warn(f"mhla_torch.{name} runs as a formula in PyTorch: {reason} "
+                     '(backend="formula" says that this is wanted)')
     if reason or backend == "formula":
         if explain:
             return Explanation("formula", "", reason or 'backend is "formula"')
@@ -225,15 +187,15 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
         return Explanation("kernels", _form(name, given, weights, blocks, options), "")
     keep = save != "inputs" and _keeps(name, (*tensors.values(), *parameters.values()), options)
 
-    def kernels(named):
+    def by_kernels(named):
         out = _run(name + "_kept" if keep else name, named)
         return out[0] if keep else out
 
     named = given | weights | options
     if q.is_cuda or not any(argument in named for argument in _AROUND):
-        return kernels(named | blocks)
+        return by_kernels(named | blocks)
     inner = blocks | ({"mixing": named.pop("mixing")} if "mixing" in named else {})
-    run = functools.partial(formula.around, f"mhla::{name}", lambda **t: kernels(t | inner))
+    run = functools.partial(formula.around, f"mhla::{name}", lambda **t: by_kernels(t | inner))
     return _without_autocast(device, autocast, run, named)
 
 
@@ -301,136 +263,6 @@ def _form(name, tensors, weights, blocks, options):
         return "cpu"
     ask = getattr(torch.ops.mhla, name + "_form")
     return ask(**tensors, **weights, **blocks, **options)
-
-
-@torch.compiler.assume_constant_result  # compilers run it as they trace
-def _warn(message):
-    if message not in _WARNED:
-        _WARNED.add(message)
-        warnings.warn(message, FormulaWarning, stacklevel=4)
-
-
-_WARNED = set()
-
-
-# ---- calls that kernels refuse ----------------------------------------------------------------
-
-_CUDA_WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
-
-
-def _refusal(name, tensors, weights, blocks, options):
-    """The reason why the kernels refuse a call; nothing if they accept it or raise an error."""
-    q = tensors["q"]
-    if _in_transform():
-        return "the call is in a transform of torch.func, expected none"
-    if forward_ad._current_level >= 0:
-        for argument, tensor in (tensors | weights).items():
-            if forward_ad.unpack_dual(tensor).tangent is not None:
-                return f"{argument} has a tangent, expected none: kernels have reverse mode alone"
-    if q.is_cpu or q.is_meta:
-        return ""
-    if not q.is_cuda:
-        return f"q is on {q.device}, expected cpu or cuda"
-    if _WITHOUT_CUDA:
-        return f"q is on {q.device}, but {_WITHOUT_CUDA}"
-    return _cuda_refusal(name, tensors, weights, blocks, options)
-
-
-@torch.compiler.assume_constant_result
-def _in_transform():
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _cuda_refusal(name, tensors, weights, blocks, options):
-    """The reason why the kernels for CUDA refuse a call, or nothing."""
-    q, v = tensors["q"], tensors["v"]
-    four_axes = q.dim() == v.dim() == 4
-    reason = _kind_refusal(q.dtype, (q.shape[3], v.shape[3]) if four_axes else None)
-    if reason or not four_axes:
-        return reason
-    if blocks.get("prefix", 0) > 0:
-        return "prefix is set, expected 0 on CUDA"
-    for argument in ("normalizer_q", "normalizer_k", "query_map", "key_map"):
-        if (tensors | weights | options).get(argument) is not None:
-            return f"{argument} is given, expected none on CUDA"
-    if options.get("feature_map") == "exp":
-        return 'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'
-    if "query_angles" in weights or "key_angles" in weights:
-        reason = _rotary_refusal(name, tensors, weights, blocks, options)
-        if reason:
-            return reason
-    if options.get("query_offsets") is not None and options.get("key_offsets") is not None:
-        reason = _packed_refusal(name, weights, blocks, options)
-        if reason:
-            return reason
-    for argument, tensor in tensors.items():
-        if not _has_whole_rows(tensor):
-            return f"{argument} has other rows than dense ones at multiples of 16 bytes"
-    if _is_old(q.device.index):
-        return "the device is older than compute capability 8.0"
-    return ""
-
-
-def _kind_refusal(dtype, widths):
-    """The reason why the kernels for CUDA refuse tensors of a type and of widths, or nothing."""
-    if dtype not in (torch.bfloat16, torch.float16):
-        return f"q has type {dtype}, expected bfloat16 or float16 on CUDA"
-    if widths is not None and widths not in _CUDA_WIDTHS:
-        known = ", ".join(map(str, _CUDA_WIDTHS))
-        return f"q and v have widths {widths}, expected one of {known} on CUDA"
-    return ""
-
-
-def stream_refusal(device, dtype, widths):
-    """The reason why the kernels for CUDA cannot decode tensors of a layer there, or nothing."""
-    if device.type != "cuda":
-        return f"the layer is on {device}, expected cuda"
-    if _WITHOUT_CUDA:
-        return f"the layer is on {device}, but {_WITHOUT_CUDA}"
-    return _kind_refusal(dtype, widths) or (
-        "the device is older than compute capability 8.0" if _is_old(device.index) else "")
-
-
-def _rotary_refusal(name, tensors, weights, blocks, options):
-    """The reason why the kernels for CUDA refuse rotary angles, or nothing."""
-    width = tensors["q"].shape[3]
-    if width == 72:
-        return "query_angles is given with a width of 72, expected 64 or 128 on CUDA"
-    causal = name == "causal" or blocks.get("causal")
-    if causal and options.get("normalizer", "key_sum") != "none":
-        return "query_angles is given with a normalizer, expected none in causal forms on CUDA"
-    for argument in ("query_angles", "key_angles"):
-        if argument in weights and weights[argument].requires_grad:
-            return f"{argument} requires a gradient, expected none on CUDA"
-    return ""
-
-
-def _packed_refusal(name, weights, blocks, options):
-    """The reason why the kernels for CUDA refuse packed sequences, or nothing."""
-    if "query_angles" in weights or "key_angles" in weights:
-        return "query_angles is given with packed sequences, expected none on CUDA"
-    causal = name == "causal" or blocks.get("causal")
-    if causal and options["key_offsets"] is not options["query_offsets"]:
-        return ("key_offsets is another tensor than query_offsets, expected the same in causal "
-                "forms on CUDA")
-    for argument in ("max_queries", "max_keys"):
-        if argument not in options and not blocks.get("grid"):
-            return f"{argument} is absent, expected the tokens of the longest sequence on CUDA"
-    return ""
-
-
-def _has_whole_rows(tensor):
-    """True if rows are dense and begin at multiples of 16 bytes."""
-    *steps, step = tensor.stride()
-    steps = [s for s, n in zip(steps, tensor.shape) if n > 1]
-    if not torch.compiler.is_compiling():  # compilers do not trace where a tensor begins
-        steps.append(tensor.storage_offset())
-    return step == 1 and all(s * tensor.element_size() % 16 == 0 for s in steps)
-
-
-@torch.compiler.assume_constant_result
-def _is_old(device):
-    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
 
 
 def _expect_one_device(name, q, arguments):

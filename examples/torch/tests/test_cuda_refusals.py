@@ -1,0 +1,103 @@
+"""Calls that the kernels for CUDA take, and reasons why they refuse others, with fake tensors."""
+
+import pytest
+import torch
+
+import mhla_torch
+from cuda_calls import call, extras, KINDS, tensors, WIDTHS
+from mhla_torch import operators
+
+
+def explained(kind="bidirectional", widths=(64, 64), dtype=torch.bfloat16, gradient=False,
+              change=lambda t: t, **options):
+    """The explanation of a call of fake tensors on CUDA."""
+    with torch._subclasses.FakeTensorMode():
+        q, k, v, mixing = tensors(widths, dtype=dtype, device="cuda")
+        q.requires_grad_(gradient)
+        made = {id(t): torch.empty(t.shape, dtype=t.dtype, device="cuda",
+                                   requires_grad=t.requires_grad)
+                for t in options.values() if isinstance(t, torch.Tensor)}
+        options = {name: made.get(id(t), t) for name, t in options.items()}
+        return call(kind, change(q), k, v, mixing, explain=True, **options)
+
+
+FAKE = {"normalizer_q": torch.ones(2, 24, 3, 64, dtype=torch.bfloat16), "query_map": torch.ones(9)}
+ANGLES = torch.ones(24, 64)
+ENDS = torch.tensor([0, 10, 24])
+PACKED = {"query_offsets": ENDS, "key_offsets": ENDS, "max_queries": 14}
+KEEP = torch.ones(2, 24, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("wrong, reason", (
+    ({"dtype": torch.float32}, "q has type torch.float32, expected bfloat16 or float16 on CUDA"),
+    ({"widths": (64, 72)}, "q and v have widths (64, 72), expected one of (64, 64), (72, 72), "
+                           "(128, 128), (128, 256) on CUDA"),
+    ({"feature_map": "exp"},
+     'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'),
+    ({"change": lambda t: t.mT.contiguous().mT},
+     "q has other rows than dense ones at multiples of 16 bytes"),
+    ({"prefix": 2}, "prefix is set, expected 0 on CUDA"),
+    ({"query_angles": ANGLES, "key_angles": ANGLES, "widths": (72, 72)},
+     "query_angles is given with a width of 72, expected 64 or 128 on CUDA"),
+    ({"query_angles": ANGLES, "key_angles": ANGLES.clone().requires_grad_()},
+     "key_angles requires a gradient, expected none on CUDA"),
+    ({"query_offsets": ENDS, "key_offsets": ENDS},
+     "max_queries is absent, expected the tokens of the longest sequence on CUDA"),
+    (PACKED | {"key_offsets": ENDS.clone()},
+     "max_keys is absent, expected the tokens of the longest sequence on CUDA"),
+    (PACKED | {"query_angles": ANGLES, "key_angles": ANGLES},
+     "query_angles is given with packed sequences, expected none on CUDA"),
+    *(({name: t}, name + " is given, expected none on CUDA") for name, t in FAKE.items()),
+), ids=lambda x: x if isinstance(x, str) else next(iter(x)))
+def test_kernels_refuse_before_the_call(with_kernels, wrong, reason):
+    assert explained(**wrong) == mhla_torch.Explanation("formula", "", reason)
+    with pytest.raises(ValueError) as error:
+        explained(**wrong, backend="kernels")
+    expected = f'mhla::bidirectional: {reason}; backend="formula" takes the call'
+    assert str(error.value) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("gradient", (False, True))
+def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
+    for options in ({}, {"feature_map": "identity", "normalizer": "none"},
+                    {"feature_map": "elu_plus_one", "eps": 0.5, "dtype": torch.float16}):
+        assert explained(kind, widths, gradient=gradient, **options).backend == "kernels"
+    cross = explained(normalizer="cross_query", gradient=gradient)
+    assert cross.backend == "kernels"
+    for more in (extras(widths) | {"query_mask": KEEP, "key_mask": KEEP}, PACKED):
+        assert explained(kind, widths, gradient=gradient, normalizer="none",
+                         **more).backend == "kernels"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_causal_kernels_rotate_without_denominators(with_kernels, kind):
+    took = explained(kind, **extras())
+    assert (took.backend == "formula") == ("causal" in kind)
+    assert took.reason in ("", "query_angles is given with a normalizer, expected none in causal "
+                               "forms on CUDA")
+
+
+def test_causal_kernels_read_one_tensor_of_offsets(with_kernels):
+    for kind in ("causal", "linear_causal"):
+        took = explained(kind, **(PACKED | {"key_offsets": ENDS.clone()}))
+        assert took.reason == ("key_offsets is another tensor than query_offsets, expected the "
+                               "same in causal forms on CUDA")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", (torch.int32, torch.int64))
+def test_offsets_stay_on_the_device(with_kernels, monkeypatch, kind, dtype):
+    """Checks that tracing a call, where tensors have no numbers, gives one tensor of int32."""
+    calls, run = [], operators._run
+    monkeypatch.setattr(operators, "_run", lambda name, named: calls.append(named) or
+                        run(name, named))
+    with torch._subclasses.FakeTensorMode(), torch.no_grad():
+        ends = torch.empty(4, dtype=dtype, device="cuda")
+        out = call(kind, *tensors(batch=1, device="cuda"), query_offsets=ends, key_offsets=ends,
+                   max_queries=14)
+    assert out.shape == (1, 24, 3, 64)
+    named, = calls
+    assert named["key_offsets"] is named["query_offsets"]
+    assert named["query_offsets"].dtype is torch.int32 and named["max_keys"] == 14
