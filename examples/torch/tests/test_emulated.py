@@ -32,8 +32,8 @@ def masks(batch=2, tokens=24):
     return {"query_mask": queries, "key_mask": keep}
 
 
-def packed(ends=ENDS, kernels=True):
-    ends = torch.tensor(ends, dtype=torch.int32 if kernels else torch.int64)
+def packed(ends=ENDS):
+    ends = torch.tensor(ends, dtype=torch.int32)
     most = int(ends.diff().max())
     return {"query_offsets": ends, "key_offsets": ends, "max_queries": most, "max_keys": most}
 
@@ -129,6 +129,17 @@ def test_sequences_have_the_bits_that_they_have_alone(kind):
         assert torch.equal(out[:, begin:end], alone)
         assert torch.equal(padded[i, :end - begin], alone[0])
     assert not padded[~keep].any()
+
+
+def test_preparations_are_of_one_kind_of_call():
+    """Calls of equal shapes do not share a preparation if masks or sequences differ."""
+    q, k, v, mixing = tensors(batch=1, heads=1)
+    both = masks(1)
+    for options in ({}, {"query_mask": both["query_mask"]}, both, {"key_mask": both["key_mask"]},
+                    packed(), packed((0, 14, 24)), packed((0, 24))):
+        out = run("bidirectional", q, k, v, mixing, **options)
+        expect_near(out, formula("bidirectional", q, k, v, mixing, **options))
+        OPERATORS.bidirectional_backward(out, q, k, v, mixing, [], [6], **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)

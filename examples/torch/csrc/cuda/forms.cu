@@ -25,20 +25,6 @@ struct AnyForm<72, Form> {
   using type = std::variant<Form<false, mhla::cuda::NoRotary>, Form<true, mhla::cuda::NoRotary>>;
 };
 
-/// Returns true if two calls differ only in the addresses of their tensors.
-bool same_layout(const Call& a, const Call& b) {
-  const auto same = [](const auto& x, const auto& y) {
-    return x.shape == y.shape && x.strides == y.strides;
-  };
-  return same(a.q, b.q) && same(a.k, b.k) && same(a.v, b.v) && same(a.out, b.out) &&
-         same(a.gate, b.gate) && a.gain.size() == b.gain.size() &&
-         a.query_mask.absent() == b.query_mask.absent() &&
-         a.key_mask.absent() == b.key_mask.absent() &&
-         a.query_offsets.size() == b.query_offsets.size() &&
-         a.rotary.has_value() == b.rotary.has_value() && a.query_blocks == b.query_blocks &&
-         a.key_blocks == b.key_blocks && a.causal == b.causal && a.op == b.op;
-}
-
 /// A prepared call on a device, for repeated use.
 template <class T, int D, int E>
 struct Prepared {
@@ -64,16 +50,6 @@ struct Prepared {
     });
   }
 };
-
-bool same_layout(const GradientCall& a, const GradientCall& b) {
-  const auto same = [](const auto& x, const auto& y) {
-    return x.shape == y.shape && x.strides == y.strides;
-  };
-  return same_layout(a.forward, b.forward) && same(a.dout, b.dout) && same(a.out, b.out) &&
-         same(a.dq, b.dq) && same(a.dk, b.dk) && same(a.dv, b.dv) && same(a.dgate, b.dgate) &&
-         a.dgain.size() == b.dgain.size() && a.dmixing.rows == b.dmixing.rows &&
-         a.dmixing.cols == b.dmixing.cols && a.dmixing.row_stride == b.dmixing.row_stride;
-}
 
 /// A prepared gradient on a device, for repeated use.
 template <class T, int D, int E>

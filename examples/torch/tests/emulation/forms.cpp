@@ -9,10 +9,13 @@
 #include <mhla/cuda/attention/gradient_inputs.cuh>
 #include <mhla/cuda/attention/make_problem.cuh>
 #include <mhla/cuda/attention/rotary_inputs.cuh>
+#include <mhla/cuda/attention/same_layout.cuh>
 #include <mhla/cuda/launch/forms.cuh>
 #include <mhla/cuda/launch/gradient.cuh>
+#include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "cuda/views.hpp"
 #include "emulator.hpp"
@@ -73,6 +76,14 @@ void track(Emulation& device, const Call& call) {
 template <class T, int D, int E>
 constexpr bool kHasKernels = std::is_same_v<T, Eigen::bfloat16>&& D == 64 && E == 64;
 
+/// Checks a call as a prepared one does, if forms.cu would use the preparation of the latest call.
+template <class AnyCall, class AnyProblem, class Check>
+void expect_prepared(const AnyCall& call, const AnyProblem& problem, const Check& check) {
+  thread_local std::optional<std::pair<AnyCall, AnyProblem>> latest;
+  if (latest && same_layout(latest->first, call)) check(kName, problem, latest->second);
+  latest.emplace(call, problem);
+}
+
 [[noreturn]] void refuse_widths() {
   throw mhla::option_error("emulated: q and v are of other types or widths than bfloat16 (64, 64)");
 }
@@ -105,6 +116,7 @@ void Forms<T, D, E>::run(const Call& call, int,
     with_form<D>(call, [&]<bool kCausal, class R>() {
       const Problem problem = problem_of<T, D, E, kCausal, R>(call);
       mhla::cuda::detail::expect_data(kName, inputs<T>(call), of_type<T>(call.out));
+      expect_prepared(call, problem, mhla::cuda::detail::expect_same_layout);
       const auto plan = mhla::cuda::plan<D, E>(problem, Emulation::kTarget);
       Emulation device;
       track(device, call);
@@ -127,6 +139,7 @@ void Forms<T, D, E>::run(const GradientCall& call, int,
       mhla::cuda::detail::expect_gradient_data(kName, inputs<T>(call.forward),
                                                of_type<const T>(call.dout), gradients<T>(call),
                                                mhla::cuda::Kept<T>{of_type<const T>(call.out)});
+      expect_prepared(call, problem, mhla::cuda::detail::expect_same_gradient);
       const auto plan =
           mhla::cuda::gradient_plan<D, E, kCausal, kRotary>(problem, Emulation::kTarget);
       Emulation device;
