@@ -3,7 +3,6 @@
 /// \file
 /// Where calls run on CUDA: the device of their tensors, and PyTorch's stream and memory there.
 
-#define USE_CUDA  // aoti_torch_get_current_cuda_stream
 #include <cuda_runtime.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/ops.h>
