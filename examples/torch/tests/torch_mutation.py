@@ -92,7 +92,7 @@ class Package:
         shutil.copytree(Path(importlib.util.find_spec("mhla_torch").origin).parent, package)
         if fault.file.startswith("csrc/cuda"):
             self.emulate(fault)
-            (folder / "emulated").touch()
+            (folder / "is_emulated").touch()
             return
         if not fault.file.startswith("csrc"):
             (package / Path(fault.file).name).write_text(planted(self, fault), encoding="utf-8")
@@ -111,7 +111,7 @@ class Package:
         command = ["timeout", str(seconds), sys.executable, "-m", "pytest", "-x", "-q", "-p",
                    "no:cacheprovider"]
         env = os.environ | {"PYTHONPATH": path}
-        if (folder / "emulated").exists():
+        if (folder / "is_emulated").exists():
             env |= self.emulation()
         return run(command + [TORCH / "tests" / test for test in tests.split()], log, env=env)
 
