@@ -128,7 +128,7 @@ def report_of(text):
 # ---- what it should be --------------------------------------------------------------------------
 
 def register_limit(threads, blocks):
-    """As in entry.cuh."""
+    """As in kernel/occupancy.cuh."""
     return min(65536 // (threads * blocks) // 8 * 8, 255)
 
 

@@ -7,9 +7,8 @@
 ///
 /// A unit is compiled once for each instruction set and each pair of widths.
 
-#include <algorithm>
-
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 
 namespace mhla::cuda::build {
 
@@ -26,12 +25,6 @@ enum Needs : int {
   kTensorStores = 128,  ///< cp.async.bulk.tensor from shared memory, in groups
   kHints = 256,         ///< cache policies of tensor copies
 };
-
-/// Most registers per thread that let `blocks` blocks fit: 65536 in units of 8 per thread, at most
-/// 255.
-constexpr int register_limit(int threads, int blocks) {
-  return std::min(65536 / (threads * blocks) / 8 * 8, 255);
-}
 
 /// The architecture that the unit is compiled for.
 inline constexpr Arch kTarget = MHLA_ARCH == 80 ? Arch::kSm80 : Arch::kSm90a;

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "mhla/cuda/kernel/streaming_state.cuh"
 #include "mhla/cuda/kernel/summary_sm80.cuh"
@@ -13,14 +15,31 @@
 namespace mhla::cuda {
 namespace {
 
-TEST(Widths, AreFourPairs) {
-  int count = 0;
+TEST(Widths, AreTheLinesOfTheTable) {
+  std::size_t count = 0;
   for (int d = 0; d <= 300; ++d) {
     for (int e = 0; e <= 300; ++e) count += has_kernels(d, e) ? 1 : 0;
   }
-  EXPECT_EQ(count, 4);
+  EXPECT_EQ(count, std::size(kWidthPairs));
   EXPECT_TRUE(has_kernels(64, 64) && has_kernels(72, 72));
   EXPECT_TRUE(has_kernels(128, 128) && has_kernels(128, 256));
+  EXPECT_FALSE(has_kernels(64, 72) || has_kernels(256, 128));
+}
+
+/// Gradients multiply (E, D) or, of wide values, halves of them (gradient_problem.cuh).
+TEST(Widths, GradientsHaveTheirPairs) {
+  for (const WidthPair& pair : kWidthPairs) {
+    EXPECT_TRUE(has_kernels(pair.e > 128 ? pair.e / 2 : pair.e, pair.d)) << pair.d << " " << pair.e;
+  }
+}
+
+TEST(Widths, KernelsOfSm90aAreThoseOfTheTable) {
+  EXPECT_EQ(sm90_kernels(64, 64), Sm90Kernels::kWgmma);
+  EXPECT_EQ(sm90_kernels(72, 72), Sm90Kernels::kMma);
+  EXPECT_EQ(sm90_kernels(1, 1), Sm90Kernels::kNone);
+  static_assert(Widths<64, 64>::kFusedCausal && !Widths<128, 128>::kFusedCausal);
+  static_assert(Widths<128, 128>::kSplitsKeys && !Widths<128, 256>::kSplitsKeys);
+  static_assert(!Widths<72, 72>::kSplitsKeys && !Widths<72, 72>::kFusedCausal);
 }
 
 // The x axis of a grid counts units of work: here blocks of tokens of all pairs.

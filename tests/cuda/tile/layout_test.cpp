@@ -117,9 +117,11 @@ class SharedTiles : public testing::Test {
 
 using Tiles =
     testing::Types<SharedTile<8, 64>, SharedTile<16, 64>, SharedTile<64, 64>, SharedTile<128, 64>,
-                   SharedTile<8, 72>, SharedTile<16, 72>, SharedTile<64, 72>, SharedTile<128, 72>,
-                   SharedTile<16, 128>, SharedTile<64, 128>, SharedTile<256, 128>,
-                   SharedTile<16, 256>, SharedTile<64, 256>, SharedTile<128, 256>>;
+                   SharedTile<16, 32>, SharedTile<32, 32>, SharedTile<16, 48>, SharedTile<128, 48>,
+                   SharedTile<16, 96>, SharedTile<128, 96>, SharedTile<8, 72>, SharedTile<16, 72>,
+                   SharedTile<64, 72>, SharedTile<128, 72>, SharedTile<16, 128>,
+                   SharedTile<64, 128>, SharedTile<256, 128>, SharedTile<16, 256>,
+                   SharedTile<64, 256>, SharedTile<128, 256>>;
 TYPED_TEST_SUITE(SharedTiles, Tiles);
 
 TYPED_TEST(SharedTiles, PiecesFillTheTileOnce) { EXPECT_TRUE(is_bijective<TypeParam>()); }
@@ -133,8 +135,10 @@ TYPED_TEST(SharedTiles, PanelsLieAsTheCopyEngineLaysThem) {
     for (const std::uint32_t begin : {0u, 1024u, 7 * 1024u, 226 * 1024u}) {
       EXPECT_TRUE(is_swizzle_of_128_bytes<TypeParam>(begin)) << begin;
     }
-  } else {  // without a swizzle, as the rows of the box
-    EXPECT_EQ(TypeParam::offset(3, 2), 3u * 144 + 2 * 16);
+  } else {
+    EXPECT_EQ((SharedTile<8, 72>::offset(3, 2)), 3u * 144 + 2 * 16);
+    EXPECT_EQ((SharedTile<8, 32>::offset(3, 2)), 3u * 64 + 3 * 16);
+    EXPECT_EQ((SharedTile<8, 48>::offset(4, 2)), 4u * 96 + 3 * 16);
   }
 }
 
@@ -234,7 +238,9 @@ class AllRegions : public testing::Test {
   static_assert(moves_rows_without_conflicts<Regions>());
 };
 using Types = testing::Types<SummaryRegions<kRegions, 64, 64>, SummaryRegions<kRegions, 72, 72>,
-                             SummaryRegions<kRegions, 16, 128>, SummaryRegions<kRegions, 8, 256>>;
+                             SummaryRegions<kRegions, 32, 32>, SummaryRegions<kRegions, 48, 48>,
+                             SummaryRegions<kRegions, 96, 96>, SummaryRegions<kRegions, 16, 128>,
+                             SummaryRegions<kRegions, 8, 256>>;
 TYPED_TEST_SUITE(AllRegions, Types);
 
 TYPED_TEST(AllRegions, PiecesHaveTheirOwnPlaces) { EXPECT_TRUE(is_injective<TypeParam>()); }

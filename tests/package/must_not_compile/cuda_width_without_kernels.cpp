@@ -1,10 +1,10 @@
-// expect: mhla::cuda has kernels for \(D, E\) of \(64, 64\), \(72, 72\), \(128, 128\), \(128, 256\)
+// expect: mhla::cuda has kernels for the pairs \(D, E\) of kWidthPairs in kernel/widths.cuh
 #include "mhla/cuda/launch/plan.cuh"
 
 #if defined(MHLA_CONTROL)
 constexpr int kWidth = 64;
 #else
-constexpr int kWidth = 96;
+constexpr int kWidth = 40;
 #endif
 
 int main() {

@@ -7,7 +7,7 @@
 /// Factors of products (features, summaries, mixtures, weights) are rounded to the tensors' type.
 /// Sums and the mixing matrix are float. cuda/README.md gives the error bound. A value that is not
 /// finite spreads to every output that is computed from its block's summary, even with a
-/// coefficient of 0. (D, E) is one of (64, 64), (72, 72), (128, 128), (128, 256).
+/// coefficient of 0. kernel/widths.cuh lists the pairs (D, E).
 
 #include <cuda_runtime.h>
 

@@ -10,8 +10,8 @@
 ///
 /// Factors are rounded to the tensors' type: features, dN = scale dO / den, summaries, mixtures and
 /// gradients of features. Sums are float. cuda/README.md gives the error bound. Bits are the same
-/// in every run. A token whose dO is all zero adds exactly 0 to every gradient. (D, E) is one of
-/// (64, 64), (72, 72), (128, 128), (128, 256).
+/// in every run. A token whose dO is all zero adds exactly 0 to every gradient. kernel/widths.cuh
+/// lists the pairs (D, E).
 
 #include <cuda_runtime.h>
 
@@ -45,7 +45,8 @@ inline namespace MHLA_CUDA_ARCHS {
 template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary>
 class PreparedGradient {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
-  static_assert(!kRotary || D != 72, "rotary embedding has kernels for D of 64 and 128");
+  static_assert(!kRotary || Width<D>::kWholeTiles,
+                "rotary embedding has kernels for D that are multiples of 16");
 
  public:
   /// Takes the arguments of prepare_bidirectional_gradient().

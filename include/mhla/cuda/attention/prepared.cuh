@@ -34,7 +34,8 @@ inline namespace MHLA_CUDA_ARCHS {
 template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary>
 class Prepared {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
-  static_assert(!kRotary || D != 72, "rotary embedding has kernels for D of 64 and 128");
+  static_assert(!kRotary || Width<D>::kWholeTiles,
+                "rotary embedding has kernels for D that are multiples of 16");
 
  public:
   /// Plans as prepare_bidirectional() and prepare_causal() do.

@@ -8,8 +8,7 @@
 /// key and one value. It also prepares a part of the next block's mixture, so that all steps take
 /// about the same time. The last token of a block makes the block's summary.
 /// kernel/streaming_state.cuh has the state's layout and size. Positions are counted on the device,
-/// so that a captured step can be replayed. (D, E) is one of (64, 64), (72, 72), (128, 128), (128,
-/// 256).
+/// so that a captured step can be replayed. kernel/widths.cuh lists the pairs (D, E).
 
 #include <cuda_runtime.h>
 
@@ -123,9 +122,10 @@ Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
   const Index pairs = checked_product(kName, "sequences and heads", {sequences, heads});
   checked_product(kName, "state", {pairs, mixing.rows + 2, D * E * 4});
   checked_product(kName, "state", {pairs, block_length, (D + E) * 2});
-  if (pairs > kLimit / (E / 64)) {
+  constexpr Index kMostPairs = kLimit / StreamingSlice<D, E>::kSlices;
+  if (pairs > kMostPairs) {
     detail::fail_shape(kName, "sequences and heads", "have product " + std::to_string(pairs),
-                       "at most " + std::to_string(kLimit / (E / 64)));
+                       "at most " + std::to_string(kMostPairs));
   }
   if (mixing.rows < 1 || block_length < 1 || block_length > kLimit / mixing.rows) {
     detail::fail_option(kName, "mixing and block_length",

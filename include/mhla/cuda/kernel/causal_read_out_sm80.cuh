@@ -35,7 +35,9 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm80_config.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -54,7 +56,7 @@ namespace mhla::cuda {
 
 template <class T, int D, int E, Precision P, bool kRotary = false>
 class CausalReadOutSm80 {
-  static_assert(!kRotary || D != 72, "features turn in widths of 64 and 128");
+  static_assert(!kRotary || Width<D>::kWholeTiles, "features turn 16 at a time");
   using Config = CausalReadOutConfig<D, E, P>;
 
  public:
@@ -62,8 +64,8 @@ class CausalReadOutSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
-  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 4 : D == 72 ? 3 : 2;
-  static constexpr int kRegisters = D == 64 ? 128 : D == 72 ? 168 : 255;
+  static constexpr int kBlocksPerMultiprocessor =
+      resident_blocks(kThreads, Widths<D, E>::kHeldRegisters + 76, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);

@@ -16,22 +16,21 @@
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
 template <int D, int E, Precision P>
 struct CausalReadOutConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
-
   static constexpr int kTokens = 64;  ///< queries per thread block, and keys per item
   static constexpr int kWarps = kTokens / 16;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
 
-  using Rows = SharedTile<kTokens, D>;                             ///< tile of Q or K
-  using State = SharedTile<E == 256 ? 32 : D == 72 ? 72 : 64, E>;  ///< rows of S~
-  using Values = SharedTile<E == 256 ? 32 : kTokens, E>;
+  static constexpr int kStateRows = Width<D>::kPanels ? kTokens : D;
+  using Rows = SharedTile<kTokens, D>;                         ///< tile of Q or K
+  using State = SharedTile<kStateRows / Width<E>::kParts, E>;  ///< rows of S~
+  using Values = SharedTile<kTokens / Width<E>::kParts, E>;
   using Output = SharedTile<16, E>;                 ///< tile of a warp
   static constexpr int kStates = D / State::kRows;  ///< items of S~, or of one of its parts
   static constexpr int kValues = kTokens / Values::kRows;
@@ -40,7 +39,7 @@ struct CausalReadOutConfig {
   static constexpr int kSlotBytes =
       State::kBytes > Rows::kBytes ? int{State::kBytes} : int{Rows::kBytes};
   static_assert(Values::kBytes <= kSlotBytes, "any item fits into a slot");
-  static constexpr int kSlots = D == 128 ? 5 : 4;
+  static constexpr int kSlots = kStates > 1 ? 5 : 4;
   static constexpr int kKeySum = kSlots * kSlotBytes;  ///< offset of z~
   static constexpr int kBytes = kKeySum + 4 * D;
   static_assert(kWarps * Output::kBytes <= kKeySum, "outputs leave through the slots");

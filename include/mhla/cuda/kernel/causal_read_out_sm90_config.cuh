@@ -14,6 +14,7 @@
 #include "mhla/cuda/tile/tensor_box.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -33,11 +34,13 @@ struct CausalReadOutSm90Parameters {
 };
 
 template <int D, int E, Precision P>
-struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
-  static constexpr int kColumns = E / (D / 64);  // columns of O per warpgroup
+struct CausalReadOutSm90Config : PersistentConfig<D, E, (Width<D>::kPanelCount > 1)> {
+  static constexpr int kColumns = E / Width<D>::kPanelCount;  // columns of O per warpgroup
 
   using Mixture = MixtureSlot<D, E, P>;
-  static constexpr int kQueries = D == 128 && E == 128 ? 3 : 2;  // slots for tiles of Q
+  /// True if a warpgroup may have all columns of O.
+  static constexpr bool kWhole = Width<D>::kPanelCount > 1 && Width<E>::kParts == 1;
+  static constexpr int kQueries = kWhole ? 3 : 2;  // slots for tiles of Q
   static constexpr int kQueryBytes = 64 * D * 2;
   static constexpr int kKeyValueBytes = 64 * (D + E) * 2;
   static constexpr int kMostKeyValues = 8;  // slots for tiles of K and V
@@ -50,7 +53,7 @@ struct CausalReadOutSm90Config : PersistentConfig<D, E, D == 128> {
   /// Returns true if the two warpgroups alternate, each with all columns of O, instead of sharing
   /// each tile's columns. Both then have tiles, and registers for so many sums.
   static MHLA_HOST_DEVICE constexpr bool by_turns(std::int32_t tiles) {
-    return CausalReadOutSm90Config::kWarpgroups == 2 && E == 128 && tiles > 1;
+    return kWhole && tiles > 1;
   }
   /// Returns true if a warpgroup takes the n-th tile, counted from the last one: 0, 3, 4, 7.. or 1,
   /// 2, 5, 6... Both multiply about as many tiles of keys.

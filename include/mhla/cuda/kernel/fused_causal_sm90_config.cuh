@@ -8,6 +8,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixture_slot.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/ring.cuh"
@@ -32,7 +33,7 @@ struct FusedCausalSm90Parameters {
 
 template <int D, int E>
 struct FusedCausalSm90Config {
-  static_assert(D == 64 && E == 64, "the fused causal kernel has width (64, 64)");
+  static_assert(Widths<D, E>::kFusedCausal, "a warp's rows have one panel");
 
   static constexpr std::uint32_t kSummaryWarps = 8;
   static constexpr std::uint32_t kReaders = 8;  ///< warps, after the summary warps

@@ -41,6 +41,7 @@
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -57,8 +58,6 @@ class FusedSm80 {
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
   static constexpr int kBlocksPerMultiprocessor = Config::kTwoBlocks ? 2 : 1;
-  static constexpr int kRegisters =
-      Config::kTwoBlocks ? 65536 / 2 / kThreads / 8 * 8 : (D == 72 ? 200 : 255);
 
   static unsigned grid(const Params&, int pairs) { return static_cast<unsigned>(pairs); }
   MHLA_DEVICE void operator()(const Params& p) const {
@@ -152,7 +151,6 @@ class FusedSm80 {
       const BlockTokens tokens{p.key_blocks, p.key_blocks.origin(ahead.block), ahead.slot};
       const KeyTile k{at.stage(stage)};
       const ValueTile v{k.begin + KeyTile::kBytes};
-      static_assert(D == E, "a thread's pieces of K and V are of the same tokens");
       for_pieces<kThreads, KeyTile>(tokens, at.thread, [&](auto row, auto piece, auto token) {
         copy_piece(k, row, piece, p.k.head(at.pair), p.k.token_stride, token);
         copy_piece(v, row, piece, p.v.head(at.pair), p.v.token_stride, token);
@@ -203,7 +201,7 @@ class FusedSm80 {
     MHLA_CUDA_UNROLL
     for (int t = 0; t < Config::kRowTiles; ++t) {
       const std::uint32_t row = (at.group * Config::kRowTiles + t) * 16 + at.lane / 4;
-      const bool second = D % 16 == 0 || row + 8 < D;  // the last 16 rows of 72 are 8
+      const bool second = Width<D>::kWholeTiles || row + 8 < D;
       MHLA_CUDA_UNROLL
       for (int j = 0; j < Config::kColumnTiles; ++j) {
         if (at.shared_tile(j)) continue;

@@ -7,6 +7,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -14,21 +15,21 @@ namespace mhla::cuda {
 /// \tparam kLimit  bytes of shared memory per thread block
 template <int D, int E, int kRegions_, int kLimit = shared_limit(Arch::kSm80)>
 struct FusedSm80Config {
-  static_assert((D == 64 && E == 64) || (D == 72 && E == 72) || (D == 128 && E == 128),
-                "the fused kernel has widths (64,64), (72,72) and (128,128)");
+  static_assert(D == E, "a thread's pieces of K and V are of the same tokens");
   static_assert(kRegions_ >= 1 && kRegions_ <= 32, "the fused kernel mixes up to 32 blocks");
   static constexpr int kRegions = kRegions_;
 
-  static constexpr int kRowGroups = D == 72 ? 5 : 4;  ///< of two warps with half the columns each
+  static constexpr int kRowGroups = Width<D>::kTileWarps;  ///< of two warps, half the columns each
   static constexpr int kWarps = 2 * kRowGroups;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kRowTiles = (D + 15) / 16 / kRowGroups;  ///< tiles of rows of S per warp
+  static constexpr int kRowTiles = Width<D>::kWarpTiles;  ///< tiles of rows of S per warp
   static constexpr int kColumnTiles = (E / 8 + 1) / 2;  ///< odd E / 8: both halves have the middle
 
-  static constexpr int kTokens = D == 128 ? 16 : 32;    ///< keys and values per stage
+  static constexpr int kTokens = 32 / kRowTiles;        ///< keys and values per stage
   static constexpr int kQueryTokens = 16 * kRowGroups;  ///< queries per stage
-  static constexpr int kStageBytes = kTokens * (D + E) * 2;
-  static constexpr int kQueryStageBytes = kQueryTokens * D * 2;
+  static constexpr int kStageBytes =
+      SharedTile<kTokens, D>::kBytes + SharedTile<kTokens, E>::kBytes;
+  static constexpr int kQueryStageBytes = SharedTile<kQueryTokens, D>::kBytes;
   static constexpr int kFilledBytes = kTokens * 2;  ///< bytes per stage
 
   using Regions = SummaryRegions<kRegions, D, E>;

@@ -6,9 +6,10 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/ring.cuh"
-#include "mhla/cuda/tile/tensor_box.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -16,22 +17,21 @@ namespace mhla::cuda {
 template <int D_, int E_, int kRegions_>
 struct FusedSm90Config {
   static constexpr int D = D_, E = E_, kRegions = kRegions_;
-  static_assert(D == E && (D == 64 || D == 72 || D == 128),
-                "the fused kernel has widths (64,64), (72,72) and (128,128)");
+  static_assert(D == E && Widths<D, E>::kTensorCopies, "tensor copies fill boxes of K and V");
   static_assert(kRegions >= 1 && kRegions <= 32, "the fused kernel mixes up to 32 blocks");
 
-  static constexpr int kTeamWarps = (D + 15) / 16;
-  static constexpr int kTeams = D == 128 ? 1 : D == 64 ? 4 : 3;
+  static constexpr int kTeamWarps = Width<D>::kRowTiles;
+  static constexpr int kTeams = Width<D>::kTeams;
   static constexpr std::uint32_t kConsumers = kTeams * kTeamWarps;  ///< number of warps
   static constexpr std::uint32_t kProducer = kConsumers * 32;       ///< index of the thread
   static constexpr bool kMovesRegisters = false;
   static constexpr int kThreads = kProducer + 32;
   /// Registers per thread: a scheduler has 512 for all its warps (three, five or four).
-  static constexpr int kRegisters = D == 128 ? 168 : D == 64 ? 96 : 128;
+  static constexpr int kRegisters = 512 / ((kThreads / 32 + 3) / 4) / 8 * 8;
 
-  static constexpr int kPanelColumns = box_columns(D);
-  static constexpr int kPanels = D / kPanelColumns;  ///< panels of a box of q, k or v
-  static constexpr int kMostRows = 64;               ///< rows of a box
+  static constexpr int kPanelColumns = Width<D>::kPanelColumns;
+  static constexpr int kPanels = Width<D>::kPanelCount;  ///< panels of a box of q, k or v
+  static constexpr int kMostRows = 64;                   ///< rows of a box
   static constexpr int kMostSlots = 64;
   static constexpr int kMostSlotBytes = kMostRows * kPanelColumns * 2;
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
@@ -40,8 +41,8 @@ struct InputGradientsSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
   static constexpr int kSharedBytes = 0;
-  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 8 : 5;
-  static constexpr int kRegisters = D == 64 ? 64 : 96;
+  static constexpr int kBlocksPerMultiprocessor =
+      resident_blocks(kThreads, 32 + 32 * SplitRow<D>::kPieces, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);

@@ -19,6 +19,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/intra_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
@@ -51,8 +52,8 @@ struct IntraBlockSm80 {
   using Values = SharedTile<64, C>;   ///< rows of c
   static constexpr int kStageBytes = Columns::kBytes + Values::kBytes;
   static constexpr int kSharedBytes = 2 * kStageBytes;
-  static constexpr int kBlocksPerMultiprocessor = K + C <= 144 ? 4 : K + C <= 256 ? 2 : 1;
-  static constexpr int kRegisters = K + C <= 144 ? 128 : 255;
+  static constexpr int kBlocksPerMultiprocessor =
+      resident_blocks(kThreads, K / 4 + C / 2 + 72, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) *

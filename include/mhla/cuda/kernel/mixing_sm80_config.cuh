@@ -14,8 +14,7 @@ namespace mhla::cuda {
 
 template <int D, int E, Precision P>
 struct MixingConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
+  static_assert(has_kernels(D, E));
 
   static constexpr int kRows = 64;
   static constexpr int kColumns = D * E % 128 == 0 ? 128 : 64;

@@ -2,9 +2,9 @@
 
 /// \file
 /// A mixture S~_i [D, E] in shared memory, followed by z~_i. Kernels that read outputs from
-/// mixtures share it. It is the factor B of wgmma, or of mma.sync for (72, 72). Tensor copies load
-/// it in boxes of D rows of 64 columns, or all 72. For Precision::kPair the low part follows the
-/// high part.
+/// mixtures share it. It is the factor B of wgmma, or of mma.sync if rows are not panels. Tensor
+/// copies load it in boxes of D rows of a panel, or of all columns. For Precision::kPair the low
+/// part follows the high part.
 
 #include <cstdint>
 
@@ -17,18 +17,19 @@
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rows.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
 template <int D, int E, Precision P>
 struct MixtureSlot {
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
-  static constexpr int kPanelColumns = box_columns(E);
+  static constexpr int kPanelColumns = Width<E>::kPanelColumns;
   static constexpr int kPanelBytes = D * kPanelColumns * 2;
   static constexpr int kPartBytes = D * E * 2;
   static constexpr int kBytes = kParts * kPartBytes + 1024;
 
-  std::uint32_t begin;  ///< shared address, a multiple of 1024; of 128 for (72, 72)
+  std::uint32_t begin;  ///< shared address, a multiple of Width<E>::kAlignment
 
   /// z~_i.
   MHLA_HOST_DEVICE constexpr BoxVector<D> key_sum() const { return {begin + kParts * kPartBytes}; }
@@ -90,11 +91,11 @@ struct MixtureSlot {
   }
 
   /// Adds sums += features S~, over kCount times 8 kTiles adjacent columns. A warpgroup calls it
-  /// after ptx::fence_registers of `features`. For (72, 72) each warp calls it alone.
+  /// after ptx::fence_registers of `features`. Without panels each warp calls it alone.
   template <class T, int kCount, int kTiles>
   MHLA_DEVICE void add_products(float (&sums)[kCount][kTiles][4], const Fragment<D>& features,
                                 std::uint32_t lane) const {
-    if constexpr (D == 72) {
+    if constexpr (!Width<D>::kPanels) {
       MHLA_CUDA_UNROLL
       for (int part = 0; part < kParts; ++part) {
         const SharedTile<D, E> mixture{begin + part * kPartBytes};

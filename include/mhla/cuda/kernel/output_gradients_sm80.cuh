@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
@@ -73,8 +74,8 @@ struct OutputGradientsSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
   static constexpr int kSharedBytes = 0;
-  static constexpr int kBlocksPerMultiprocessor = E == 64 ? 6 : E <= 128 ? 4 : 2;
-  static constexpr int kRegisters = E == 64 ? 80 : E <= 128 ? 128 : 255;
+  static constexpr int kBlocksPerMultiprocessor =
+      resident_blocks(kThreads, 32 + 48 * SplitRow<E>::kPieces, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);

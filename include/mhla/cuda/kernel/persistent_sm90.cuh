@@ -25,6 +25,7 @@
 #include "mhla/cuda/tile/tensor_box.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -32,9 +33,9 @@ namespace mhla::cuda {
 /// \tparam kMovesRegisters_  The producer's warpgroup gives registers to the consumers, which need
 ///                           more than kRegisters.
 /// \tparam kWarps            Consumer warps. If they use wgmma, they form 1, 2 or 4 warpgroups.
-template <int D, int E, bool kMovesRegisters_, int kWarps = D / 64 * 4>
+template <int D, int E, bool kMovesRegisters_, int kWarps = 4 * Width<D>::kPanelCount>
 struct PersistentConfig {
-  static_assert(has_kernels(D, E), "kernels have the (D, E) of widths.cuh");
+  static_assert(Widths<D, E>::kTensorCopies, "other widths have kernels of sm_80 alone");
 
   static constexpr int kWarpgroups = kWarps / 4;
   static constexpr std::uint32_t kConsumers = kWarps;
@@ -59,7 +60,7 @@ struct PersistentConfig {
   static constexpr int kTiles = kSharedBytes - kBarrierBytes - kConsumers * Tile::kBytes;
   static constexpr int kRingBytes = kTiles;  ///< the rings come first
   static_assert(kSharedBytes <= shared_limit(Arch::kSm90a), "it all fits into shared memory");
-  static_assert(kRingBytes % (D == 72 ? 128 : 1024) == 0, "slots begin at multiples of 1024");
+  static_assert(kRingBytes % Width<D>::kAlignment == 0, "slots are aligned");
 
   static MHLA_DEVICE std::uint32_t barriers(std::uint32_t begin) {
     return begin + kSharedBytes - kBarrierBytes;

@@ -54,6 +54,7 @@ template <class T, int D, bool kCrossQuery = false>
 class QuadraticGradientSm80 {
   using Config = QuadraticGradientConfig<D, kCrossQuery>;
   using Shared = QuadraticGradientRows<T, D, kCrossQuery>;
+  static_assert(Config::kFits, "rows fit into shared memory");
 
  public:
   using Params = QuadraticGradientParameters;

@@ -68,10 +68,9 @@ struct QuadraticGradientParameters {
   }
 };
 
-/// \tparam D  64, or 72 on devices with the shared memory of sm_90a
+/// \tparam D  a width for which kFits is true
 template <int D, bool kCrossQuery = false>
 struct QuadraticGradientConfig {
-  static constexpr Arch kInstructionSet = D == 64 ? Arch::kSm80 : Arch::kSm90a;
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kRows = PaddedBlocks::kMostRows;
@@ -97,7 +96,10 @@ struct QuadraticGradientConfig {
   static constexpr int kQueryTokens = kOwnWeights + (kCrossQuery ? 4 * kRows : 0);
   static constexpr int kKeyTokens = kQueryTokens + 4 * kRows;
   static constexpr int kBytes = kKeyTokens + 4 * kRows;
-  static_assert(kBytes <= shared_limit(kInstructionSet), "rows fit into shared memory");
+  /// Devices of sm_90a alone have enough shared memory for some widths, and none for others.
+  static constexpr Arch kInstructionSet =
+      kBytes <= shared_limit(Arch::kSm80) ? Arch::kSm80 : Arch::kSm90a;
+  static constexpr bool kFits = kBytes <= shared_limit(kInstructionSet);
   static_assert(kMixedSums + 4 * kMostBlocks * D <= kMixing, "sums fit where outputs leave");
 };
 

@@ -30,9 +30,11 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixing_copy.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80_config.cuh"
 #include "mhla/cuda/kernel/query_sums.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -58,8 +60,8 @@ class QuadraticSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
-  static constexpr int kBlocksPerMultiprocessor = D == 128 || CrossQuery ? 1 : 2;
-  static constexpr int kRegisters = D == 72 || (Causal && D == 64) ? 128 : 255;
+  static constexpr int kBlocksPerMultiprocessor = resident_blocks(
+      kThreads, Config::kRowTiles*(Widths<D, E>::kHeldRegisters + 74), kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * parts(p);
@@ -94,6 +96,9 @@ class QuadraticSm80 {
   using Values = typename Config::Values;
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kGroups = Config::kKeys / 16;
+  /// Groups of keys that are unrolled together, as registers allow.
+  static constexpr std::int32_t kTogether =
+      register_limit(kThreads, kBlocksPerMultiprocessor) > 128 ? kGroups : 1;
 
   /// Work of a thread.
   struct WorkTile {
@@ -199,7 +204,6 @@ class QuadraticSm80 {
         add_group(p, at, n, group, group == diagonal, sums);
       }
     } else {
-      constexpr std::int32_t kTogether = D == 72 ? 1 : kGroups;  // limited by registers
       MHLA_CUDA_LOOP
       for (std::int32_t first = 0; first < kGroups; first += kTogether) {
         MHLA_CUDA_UNROLL

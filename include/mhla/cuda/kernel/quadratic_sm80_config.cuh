@@ -15,20 +15,22 @@
 #include "mhla/cuda/kernel/mixing_copy.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
 /// \tparam CrossQuery  Denominator::kCrossQuery. All queries of a pair are in one thread block,
-///                     which has twice the warps for D of 64 and 72.
+///                     which has twice the warps if D is small.
 template <int D, int E, bool Causal, bool CrossQuery = false>
 struct QuadraticConfig {
   static_assert(!(Causal && CrossQuery), "cross-query denominators read later queries");
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
 
-  static constexpr int kQueries = CrossQuery && D <= 72 ? 256 : 128;
-  static constexpr int kKeys = 64;                              ///< keys per item
-  static constexpr int kRowTiles = !Causal && D == 64 ? 2 : 1;  ///< tiles of rows per warp
+  /// True if a warp has registers for more rows, or a multiprocessor for more warps.
+  static constexpr bool kLight = Width<D>::kWarpTiles == 1;
+  static constexpr int kQueries = CrossQuery && kLight ? 256 : 128;
+  static constexpr int kKeys = 64;  ///< keys per item
+  /// Tiles of 16 queries per warp.
+  static constexpr int kRowTiles = !Causal && kLight && Width<D>::kWholeTiles ? 2 : 1;
   static constexpr int kWarps = kQueries / 16 / kRowTiles;
   static constexpr int kThreads = 32 * kWarps;
 
@@ -37,7 +39,7 @@ struct QuadraticConfig {
   using Values = SharedTile<kKeys, E>;
   using Output = SharedTile<16, E>;  ///< tile of a warp
   static constexpr int kItemBytes = Keys::kBytes + Values::kBytes;
-  static constexpr int kSlotBytes = CrossQuery && D <= 72 ? Queries::kBytes : kItemBytes;
+  static constexpr int kSlotBytes = CrossQuery && kLight ? Queries::kBytes : kItemBytes;
   static constexpr int kSlots = 2;
   static_assert(Queries::kBytes <= kSlotBytes && kItemBytes <= kSlotBytes, "items fit into a slot");
   static_assert(kWarps * Output::kBytes <= kSlots * kSlotBytes, "outputs leave through the slots");

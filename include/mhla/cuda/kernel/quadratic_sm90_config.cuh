@@ -13,6 +13,7 @@
 #include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -48,7 +49,7 @@ struct KeyFeatures {
 };
 
 template <int D, int E>
-struct QuadraticSm90Config : PersistentConfig<D, E, true, D == 64 ? 16 : 8> {
+struct QuadraticSm90Config : PersistentConfig<D, E, true, Width<D>::kPanelCount == 1 ? 16 : 8> {
   static constexpr int kQueries = 64 * QuadraticSm90Config::kWarpgroups;  // most queries per strip
   static constexpr int kKeys = 64;                                        // keys per slot
   static constexpr std::uint32_t kPanelBytes = kKeys * 128;

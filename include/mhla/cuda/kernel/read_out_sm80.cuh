@@ -10,14 +10,15 @@
 ///
 /// with phi(q_t) rounded to T and S~_i as stored, high + low for Precision::kPair. With kRotary,
 /// phi(q_t) rotates (tile/rotary.cuh) before it is multiplied with S~_i. Each o is normalised and
-/// gated if the call wants it (tile/output_norm.cuh). A norm computes the products of (128, 256)
+/// gated if the call wants it (tile/output_norm.cuh). A norm computes the products of E above 128
 /// twice, first for the squares of all columns.
 ///
 /// A thread block has up to 256 slots of one block of one pair. Thread blocks are numbered along x
 /// by pair, then block, then part of the block. S~_i stays in shared memory. If kLimit has no space
-/// for all columns, first one half of them is loaded, then the other. Otherwise warps share nothing
+/// for all columns, they are loaded in halves or quarters. Otherwise warps share nothing
 /// and need no barrier. A warp takes every kWarps-th strip of 16 slots through its own stages, and
-/// keeps phi(q) in registers. It stores the output through the stage of Q, D columns at a time.
+/// keeps phi(q) in registers. It stores the output through the stage of Q, up to 128 columns at a
+/// time.
 ///
 ///     (D, E)         warps   stages     registers of a warp           per multiprocessor
 ///     (64, 64)       4       3          16 words of phi(q), 32 sums    4 or 3 thread blocks
@@ -32,6 +33,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/read_out_sm80_config.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -62,10 +64,8 @@ class ReadOutSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
-  static constexpr int kBlocksPerMultiprocessor = D < 128 ? (P == Precision::kPair ? 3 : 4)
-                                                  : kThreads == 128 ? 2
-                                                                    : 1;
-  static constexpr int kRegisters = D == 128 ? 255 : P == Precision::kPair ? 168 : 128;
+  static constexpr int kBlocksPerMultiprocessor =
+      resident_blocks(kThreads, D / 4 + Config::kOutputColumns / 2 + 64, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
@@ -77,6 +77,7 @@ class ReadOutSm80 {
   static constexpr int kStages = Config::kStages;
   static constexpr int kWarps = Config::kWarps;
   static constexpr int kColumns = Config::kColumns;
+  static constexpr int kOutputColumns = Config::kOutputColumns;
   static constexpr bool kWhole = kColumns == E;
 
   using WorkTile = ReadOutTile<Config>;
@@ -250,7 +251,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
   }
   if constexpr (kRotary) rotate<T>(rows, p.angles, at.row_tokens(strip), at.lane);
   ptx::bar_warp_sync();  // all threads have read their part of Q
-  const auto multiply_columns = [&](int column, float(&sums)[D / 8][4]) -> RowPair {
+  const auto multiply_columns = [&](int column, float(&sums)[kOutputColumns / 8][4]) -> RowPair {
     multiply<T>(sums, rows, at.mixture(0), 0, column / 8, at.lane);
     if constexpr (P == Precision::kPair) {
       multiply<T>(sums, rows, at.mixture(1), 0, column / 8, at.lane);
@@ -259,17 +260,18 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
   };
   RowPair squares{0, 0};
   MHLA_CUDA_LOOP
-  for (int column = 0; kWhole && E > D && p.norm.normed && column < E; column += D) {
-    float sums[D / 8][4] = {};
+  for (int column = 0; kWhole && E > kOutputColumns && p.norm.normed && column < E;
+       column += kOutputColumns) {
+    float sums[kOutputColumns / 8][4] = {};
     const RowPair factors = multiply_columns(column, sums);
     add_squares(squares, sums, factors);
   }
   MHLA_CUDA_LOOP
-  for (int column = 0; column < kColumns; column += D) {
-    float sums[D / 8][4] = {};
+  for (int column = 0; column < kColumns; column += kOutputColumns) {
+    float sums[kOutputColumns / 8][4] = {};
     RowPair factors = multiply_columns(column, sums);
     if (p.norm.normed) {
-      if constexpr (E == D) add_squares(squares, sums, factors);
+      if constexpr (E == kOutputColumns) add_squares(squares, sums, factors);
       if constexpr (!kWhole) {
         if (pass.sums) {
           add_squares(squares, sums, factors);
@@ -282,8 +284,9 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
                                pass.column + column, at.pair, at.row_tokens(strip), at.lane);
       factors = {1, 1};
     }
-    write_sums<T>(sums, factors, stage, p.o.head(at.pair) + 2 * (pass.column + column),
-                  p.o.token_stride, at.tokens(strip), at.lane);
+    write_sums<T>(sums, factors, typename Config::Output{stage.begin},
+                  p.o.head(at.pair) + 2 * (pass.column + column), p.o.token_stride,
+                  at.tokens(strip), at.lane);
   }
 }
 

@@ -3,6 +3,7 @@
 /// \file
 /// Sizes and shared memory of read_out_sm80.cuh.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
@@ -10,37 +11,53 @@
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
 /// \tparam kLimit  bytes of shared memory per thread block
 template <int D, int E, Precision P, int kLimit>
 struct ReadOutConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
-
   static constexpr int kSlots = 256;  ///< slots per thread block
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
-  /// Columns of S~ in shared memory at a time: half of them if all leave no space for tokens.
-  static constexpr int kColumns = kParts * 2 * D * E < kLimit ? E : E / 2;
-  using Mixture = SharedTile<D, kColumns>;  ///< [d][e]
-  using Strip = SharedTile<16, D>;          ///< [slot][d], and D columns of the output
+  static constexpr int kListBytes = 4 * kSlots;
+  using Strip = SharedTile<16, D>;  ///< [slot][d]
+
+  /// Bytes with so many columns of S~, warps and stages. The last list is for parts of S~.
+  static constexpr int bytes(int columns, int warps, int stages) {
+    return kParts * D * 2 * columns + warps * stages * strip_bytes(columns) +
+           (columns < E ? 3 : 2) * kListBytes;
+  }
+  /// Bytes of a stage, which holds a strip and then columns of its outputs.
+  static constexpr int strip_bytes(int columns) {
+    return 32 * std::max(D, std::min(columns, Width<E>::kPart));
+  }
+  /// Columns of S~ in shared memory at a time: a part of them if all leave no space for tokens.
+  static constexpr int kColumns = bytes(E, 4, 1) <= kLimit       ? E
+                                  : bytes(E / 2, 4, 1) <= kLimit ? E / 2
+                                                                 : E / 4;
+  /// Columns of a product, and of an output tile.
+  static constexpr int kOutputColumns = std::min(kColumns, Width<E>::kPart);
+  using Mixture = SharedTile<D, kColumns>;        ///< [d][e]
+  using Output = SharedTile<16, kOutputColumns>;  ///< takes the place of a strip
 
   static constexpr int kMixtureBytes = kParts * Mixture::kBytes;
-  static constexpr int kWarps = kMixtureBytes > 32768 ? 8 : 4;
+  static constexpr int kStripBytes = strip_bytes(kColumns);
+  static constexpr int kWarps = kMixtureBytes > 32768 && bytes(kColumns, 8, 1) <= kLimit ? 8 : 4;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kListBytes = 4 * kSlots;
-  static constexpr bool kTwo = kMixtureBytes + 2 * (kWarps * Strip::kBytes + kListBytes) <= kLimit;
-  static constexpr int kStages = D < 128 ? 3 : kTwo ? 2 : 1;
+  static constexpr int kMostStages = Width<D>::kPanelCount == 1 ? 3 : 2;
+  static constexpr int kStages =
+      std::min(kMostStages, (kLimit - bytes(kColumns, kWarps, 0)) / (kWarps * kStripBytes));
 
   // Layout of shared memory, in bytes.
   static constexpr int kStrips = kMixtureBytes;
-  static constexpr int kTokens = kStrips + kWarps * kStages * Strip::kBytes;
+  static constexpr int kTokens = kStrips + kWarps * kStages * kStripBytes;
   static constexpr int kDenominators = kTokens + kListBytes;   ///< z~, or denominators of slots
   static constexpr int kSquares = kDenominators + kListBytes;  ///< sums of rows, with half of S~
   static constexpr int kBytes = kSquares + (kColumns < E ? kListBytes : 0);
   static_assert(D <= kSlots, "z~ fits where denominators of slots do");
-  static_assert(kColumns == E || kColumns == D, "half the columns are those of an output strip");
+  static_assert(kColumns == E || kColumns == kOutputColumns, "a part of S~ has one product");
+  static_assert(kColumns % kOutputColumns == 0, "no product is ragged");
   static_assert(kBytes <= kLimit, "S~ and a stage fit into shared memory");
 };
 
@@ -65,7 +82,7 @@ struct ReadOutTile {
   /// Stage of a strip: warp, warp + kWarps, ...
   MHLA_DEVICE Strip stage(std::int32_t strip) const {
     const std::int32_t index = warp * Config::kStages + strip / Config::kWarps % Config::kStages;
-    return {shared + Config::kStrips + index * Strip::kBytes};
+    return {shared + Config::kStrips + index * Config::kStripBytes};
   }
   MHLA_DEVICE ListedTokens tokens(std::int32_t strip) const {
     return {shared + Config::kTokens, 16 * strip};

@@ -13,6 +13,7 @@
 #include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/tensor_box.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -28,13 +29,14 @@ struct ReadOutSm90Parameters {
 };
 
 template <int D, int E, Precision P>
-struct ReadOutSm90Config : PersistentConfig<D, E, D == 128> {
-  static constexpr int kMostRows = E == 256 ? 128 : 256;  // slots per box
-  static constexpr int kColumns = E < 128 ? E : 128;      // columns per product
-  static constexpr int kPanelColumns = box_columns(E);    // columns per panel of a box of Q or O
+struct ReadOutSm90Config : PersistentConfig<D, E, (Width<D>::kPanelCount > 1)> {
+  static constexpr int kMostRows = 256 / Width<E>::kParts;  // slots per box
+  static constexpr int kColumns = Width<E>::kPart;          // columns per product
+  static constexpr int kPanelColumns =
+      Width<E>::kPanelColumns;  // columns per panel of a box of Q or O
 
   using Mixture = MixtureSlot<D, E, P>;
-  static constexpr int kMostMixtures = D < 128 ? 3 : 2;
+  static constexpr int kMostMixtures = Width<D>::kPanelCount > 1 ? 2 : 3;
   static constexpr int kMostBoxes = 16;
 
   // The rings take the place of the warps' staging tiles, which this kernel does not use.

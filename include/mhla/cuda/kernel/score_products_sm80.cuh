@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/index.cuh"
@@ -59,8 +60,9 @@ struct ScoreProductsSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 4 * kThreads / 32 * Params::kMostBlocks;
-  static constexpr int kBlocksPerMultiprocessor = D + E <= 144 ? 2 : 1;
-  static constexpr int kRegisters = D + E <= 144 ? 128 : 255;
+  static constexpr int kHeldRegisters = 3 * (D + E) / 8;  ///< of rows and columns, per thread
+  static constexpr int kBlocksPerMultiprocessor =
+      resident_blocks(kThreads, kHeldRegisters + 72, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int) {
     return static_cast<unsigned>(p.chunks) * blocks_of_chunk(p);

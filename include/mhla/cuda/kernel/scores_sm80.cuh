@@ -15,11 +15,12 @@
 /// Shared memory: none. Device memory: Q and z once, scores once.
 /// Source: the denominator of github.com/DAGroup-PKU/MHLA.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
@@ -36,14 +37,13 @@ struct ScoresConfig {
 
 template <class T, int D>
 struct ScoresSm80 {
-  static_assert(has_kernels(D, D), "kernels have D of 64, 72 and 128");
   using Params = ScoreParameters;
   using Config = ScoresConfig<D>;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = 0;
-  static constexpr int kBlocksPerMultiprocessor = 6;
-  static constexpr int kRegisters = 80;
+  static constexpr int kBlocksPerMultiprocessor =
+      std::min(resident_blocks(kThreads, 32 + 12 * Config::kPieces, kSharedBytes), 6);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks());

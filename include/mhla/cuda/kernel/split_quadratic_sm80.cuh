@@ -30,6 +30,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/split_keys.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -51,8 +52,8 @@ struct SplitQuadraticParameters {
 
 template <class T, int D>
 class SplitQuadraticSm80 {
-  static_assert(D == 64 || D == 128, "of wider values V does not fit into registers");
-  static constexpr int kWarps = D == 64 ? 16 : 8;
+  static_assert(Widths<D, D>::kSplitsKeys, "pieces of V fit into registers");
+  static constexpr int kWarps = 16 / Width<D>::kPanelCount;
   static constexpr int kQueries = 16;
   static constexpr int kTiles = D / 8;
 
@@ -71,7 +72,6 @@ class SplitQuadraticSm80 {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kSharedBytes = kFeatures + kQueries * D * 2;
   static constexpr int kBlocksPerMultiprocessor = 1;
-  static constexpr int kRegisters = D == 64 ? 128 : 255;
 
   static constexpr Params parameters(const DirectParameters& stage) {
     return {stage, Divisor((stage.query_blocks.tokens() - 1) / kQueries + 1), Divisor(stage.heads)};

@@ -46,9 +46,9 @@ struct StreamingMixture {
   /// Loads S~ of the open block.
   static MHLA_DEVICE Rows load(const StreamingStepParameters& p, const Place& at,
                                StreamPosition now);
-  /// Loads number at.thread < D of z~ of the open block.
+  /// Loads number d of z~ of the open block.
   static MHLA_DEVICE float load_key_sum(const StreamingStepParameters& p, const Place& at,
-                                        StreamPosition now);
+                                        StreamPosition now, std::uint32_t d);
   /// Computes the step's part of S~' and z~' of the next block. It uses kTeamBytes of shared memory
   /// from `shared` on.
   static MHLA_DEVICE void prepare(const StreamingStepParameters& p, const Place& at,
@@ -166,12 +166,13 @@ MHLA_DEVICE auto StreamingMixture<T, D, E, P>::load(const StreamingStepParameter
 
 template <class T, int D, int E, Precision P>
 MHLA_DEVICE float StreamingMixture<T, D, E, P>::load_key_sum(const StreamingStepParameters& p,
-                                                             const Place& at, StreamPosition now) {
+                                                             const Place& at, StreamPosition now,
+                                                             std::uint32_t d) {
   if (now.block == 0) return 0;
   const std::int64_t latest = at.pair * p.blocks.blocks() + now.block - 1;
-  return ptx::ld_global_f32(key_sum(p, at, now.block) + at.thread) +
+  return ptx::ld_global_f32(key_sum(p, at, now.block) + d) +
          ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block - 1) *
-             ptx::ld_global_f32(p.state.summaries.key_sum + latest * D + at.thread);
+             ptx::ld_global_f32(p.state.summaries.key_sum + latest * D + d);
 }
 
 template <class T, int D, int E, Precision P>

@@ -29,7 +29,7 @@ namespace mhla::cuda {
 
 template <class T, int D, int E, Precision P>
 class StreamingPrefillSm80 {
-  static_assert(has_kernels(D, E), "streams have widths (64,64), (72,72), (128,128) and (128,256)");
+  static_assert(has_kernels(D, E));
   using Place = StreamingSlice<D, E>;
   using Mixture = StreamingMixture<T, D, E, P>;
 

@@ -21,6 +21,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/tile/tensor_box.cuh"
 
 namespace mhla::cuda {
 
@@ -34,7 +35,7 @@ struct StreamingState {
 };
 
 /// Columns of values per thread block of a step.
-constexpr int streaming_slice(int e) { return e == 72 ? 72 : 64; }
+constexpr int streaming_slice(int e) { return box_columns(e); }
 
 /// Offsets of the parts in bytes, each a multiple of 256. The counters come first.
 struct StreamingStateLayout {

@@ -51,7 +51,7 @@ namespace mhla::cuda {
 
 template <class T, int D, int E, Precision P>
 class StreamingStepSm80 {
-  static_assert(has_kernels(D, E), "steps have widths (64,64), (72,72), (128,128) and (128,256)");
+  static_assert(has_kernels(D, E));
   using Place = StreamingSlice<D, E>;
   using Mixture = StreamingMixture<T, D, E, P>;
   using Block = StreamingBlock<T, D, E, P>;
@@ -60,11 +60,14 @@ class StreamingStepSm80 {
   using Params = StreamingStepParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Place::kThreads;
-  static constexpr int kBlocksPerMultiprocessor = D == 72                 ? 3
-                                                  : P == Precision::kPair ? (D == 64 ? 5 : 3)
-                                                  : D == 64               ? 6
-                                                                          : 5;
-  static constexpr int kRegisters = 65536 / kThreads / kBlocksPerMultiprocessor / 8 * 8;
+  /// Registers per thread that hold rows of S~.
+  static constexpr int kHeldRegisters = Place::kRowPairs * 2 * 4 * (P == Precision::kPair ? 2 : 1);
+  /// True if not all threads have a piece, so that addresses take more registers.
+  static constexpr bool kRagged = kThreads % Place::kPieces != 0;
+  static constexpr int kBlocksPerMultiprocessor = kRagged                ? 3
+                                                  : kHeldRegisters <= 16 ? 6
+                                                  : kHeldRegisters <= 32 ? 5
+                                                                         : 3;
 
  private:
   static constexpr int kWarps = kThreads / 32;
@@ -72,6 +75,7 @@ class StreamingStepSm80 {
   static constexpr int kSlices = Place::kSlices;
   static constexpr int kPieces = Place::kPieces;
   static constexpr int kKeyPieces = Block::kKeyPieces;
+  static constexpr int kNumbers = (D - 1) / kThreads + 1;  // numbers of phi(q) per thread
 
   // Layout of shared memory, in bytes.
   static constexpr int kScores = Block::kSharedBytes;        // per warp, for the denominator
@@ -106,13 +110,23 @@ class StreamingStepSm80 {
     const auto mixture = Mixture::load(p, at, now);
     map_token(p, at, pair, block);
     const bool normalized = p.normalization.denominator == Denominator::kKeySum;
-    const float z = normalized && at.thread < D ? Mixture::load_key_sum(p, at, now) : 0;
+    float z[kNumbers];
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t n = 0; n < kNumbers; ++n) {
+      const std::uint32_t d = n * kThreads + at.thread;
+      z[n] = normalized && d < D ? Mixture::load_key_sum(p, at, now, d) : 0;
+    }
     const float m = ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block);
     ptx::bar_sync();  // phi(q) is stored, and all have read the position
 
     float sums[8] = {};
     add_mixture(sums, at, mixture, block.query(), inverse_power(p.state.mixture.scale));
-    float score = normalized && at.thread < D ? query_of_thread(at, block.query()) * z : 0;
+    float score = 0;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t n = 0; n < kNumbers; ++n) {
+      const std::uint32_t d = n * kThreads + at.thread;
+      if (normalized && d < D) score += query_number(d, block.query()) * z[n];
+    }
     const bool last = now.slot + 1 == p.blocks.slots() && now.block + 1 < p.blocks.blocks();
     MHLA_CUDA_LOOP
     for (std::int32_t first = 0;;) {
@@ -157,10 +171,10 @@ class StreamingStepSm80 {
     }
   }
 
-  /// Returns number at.thread of phi(q), which is below D.
-  static MHLA_DEVICE float query_of_thread(const Place& at, std::uint32_t query) {
-    const std::uint32_t q = ptx::ld_shared(query + at.thread / 2 * 4);
-    return at.thread % 2 == 0 ? ptx::low<T>(q) : ptx::high<T>(q);
+  /// Returns number d of phi(q).
+  static MHLA_DEVICE float query_number(std::uint32_t d, std::uint32_t query) {
+    const std::uint32_t q = ptx::ld_shared(query + d / 2 * 4);
+    return d % 2 == 0 ? ptx::low<T>(q) : ptx::high<T>(q);
   }
 
   static MHLA_DEVICE void add_mixture(float (&sums)[8], const Place& at,

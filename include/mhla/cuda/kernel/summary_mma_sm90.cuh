@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// Summary stage for (72, 72) by tensor copies and mma.sync: S_b and z_b of every block of tokens:
+/// Summary stage for rows that are not panels, by tensor copies and mma.sync: S_b and z_b of every
+/// block of tokens:
 ///
 ///     S_b = sum_{t in b} phi(k_t) v_t^T     [D, E], times a power of two and rounded to T, or
 ///                                           as high + low
@@ -31,6 +32,7 @@
 #include "mhla/cuda/kernel/persistent_sm90.cuh"
 #include "mhla/cuda/kernel/summary_rows.cuh"
 #include "mhla/cuda/kernel/summary_sm90.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/tensor_copy.cuh"
@@ -43,7 +45,7 @@ namespace mhla::cuda {
 
 template <int D, int E>
 struct SummaryMmaSm90Config : PersistentConfig<D, E, false, (D + 15) / 16> {
-  static_assert(D == 72 && E == 72, "wider ones are those of summary_sm90.cuh");
+  static_assert(Widths<D, E>::kTensorCopies, "kernels of sm_80 make other summaries");
   static constexpr std::int32_t kMostRows = 64;  // rows per box
   static constexpr std::uint32_t kMostSlots = 64;
   static constexpr std::uint32_t kRowBytes = 2 * D;
@@ -144,7 +146,7 @@ struct SummaryMmaSm90 : SummarySm90Launch<D, E, SummaryMmaSm90Config<D, E>> {
 
 /// The summary kernel of sm_90a for any widths.
 template <class T, int D, int E, Precision P, bool kRotary = false>
-using CopyingSummary =
-    std::conditional_t<D == 72, SummaryMmaSm90<T, D, E, P>, SummarySm90<T, D, E, P, kRotary>>;
+using CopyingSummary = std::conditional_t<Widths<D, E>::kWgmma, SummarySm90<T, D, E, P, kRotary>,
+                                          SummaryMmaSm90<T, D, E, P>>;
 
 }  // namespace mhla::cuda

@@ -80,7 +80,11 @@ struct SummaryProductsSm80 {
   }
 
   /// Slabs per pair.
-  static constexpr std::int32_t kSlabs = K == 5184 ? 6 : K / 1024;
+  static constexpr std::int32_t kSlabs = [] {
+    std::int32_t slabs = K < 2048 ? 1 : K / 1024;
+    while (K / 32 % slabs != 0) ++slabs;
+    return slabs;
+  }();
 
  private:
   static constexpr std::int32_t kSteps = K / 32 / kSlabs;  ///< steps per slab

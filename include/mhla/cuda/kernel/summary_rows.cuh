@@ -14,6 +14,7 @@
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -64,7 +65,7 @@ struct SummaryRows {
   MHLA_DEVICE void store(Region region, std::uint32_t key_sum, std::uint32_t tile, float scale,
                          std::uint32_t lane) const {
     const std::uint32_t row = 16 * tile + lane / 4, column = lane % 4 * 4;  // in bytes
-    const bool second = D % 16 == 0 || row + 8 < D;  // the last 16 rows of 72 are 8
+    const bool second = Width<D>::kWholeTiles || row + 8 < D;
     MHLA_CUDA_UNROLL
     for (int j = 0; j < E / 8; ++j) {
       const float(&c)[4] = s[0][j];

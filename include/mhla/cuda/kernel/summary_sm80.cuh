@@ -9,7 +9,8 @@
 ///
 /// With kRotary, phi(k_t) rotates before the product (tile/rotary.cuh), for S_b alone.
 ///
-/// A thread block computes one S_b: thread block pair * M + b along x. Strips of 32 slots of K and
+/// A thread block computes one S_b, or 128 rows of S_b if D is larger: thread block
+/// (pair * M + b) * parts + part along x. Strips of 32 slots of K and
 /// V arrive through a ring of stages in shared memory. The A operand is phi^T, read transposed and
 /// mapped in registers. The B operand is V:
 ///
@@ -33,6 +34,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
@@ -51,19 +53,17 @@ namespace mhla::cuda {
 
 template <int D, int E>
 struct SummaryConfig {
-  static_assert(has_kernels(D, E),
-                "kernels have (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256)");
-
-  static constexpr int kRowWarps = D == 128 ? 4 : (D + 15) / 16;
-  static constexpr int kColumnWarps = D == 128 ? 2 : 1;
-  static constexpr int kRowTiles = (D + 15) / 16 / kRowWarps;  // tiles of 16 rows per warp
-  static constexpr int kTiles = E / 8 / kColumnWarps;          // tiles of 8 columns per warp
+  using Rows = Width<Width<D>::kPart>;                // of S, per thread block
+  static constexpr int kRowTiles = Rows::kWarpTiles;  // tiles of 16 rows per warp
+  static constexpr int kRowWarps = Rows::kTileWarps;
+  static constexpr int kColumnWarps = kRowTiles;
+  static constexpr int kTiles = E / 8 / kColumnWarps;  // tiles of 8 columns per warp
   static constexpr int kThreads = 32 * kRowWarps * kColumnWarps;
-  static_assert(kColumnWarps == kRowTiles, "warps along E share the row tiles of z");
+  static_assert(kTiles * kColumnWarps * 8 == E, "warps along E, which share z, have equal parts");
 
   static constexpr int kStrip = 32;
-  static constexpr int kStages = D == 128 ? 4 : 3;
-  using Keys = SharedTile<kStrip, D>;
+  static constexpr int kStages = kColumnWarps > 1 ? 4 : 3;
+  using Keys = SharedTile<kStrip, Rows::kColumns>;
   using Values = SharedTile<kStrip, E>;
   static constexpr int kStageBytes = Keys::kBytes + Values::kBytes;
   static constexpr int kFilledBytes = 4 * kStrip;
@@ -77,17 +77,18 @@ struct SummaryConfig {
 
 template <class T, int D, int E, Precision P, bool kRotary = false>
 struct SummarySm80 {
-  static_assert(!kRotary || D != 72, "features turn in widths of 64 and 128");
+  static_assert(!kRotary || Width<D>::kWholeTiles, "a warp turns 16 features at a time");
   using Params = SummaryParameters;
   using Config = SummaryConfig<D, E>;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kSharedBytes;
-  static constexpr int kBlocksPerMultiprocessor = D == 64 ? 6 : D == 72 ? 4 : E == 128 ? 2 : 1;
-  static constexpr int kRegisters = D == 64 ? 80 : D == 72 ? 96 : E == 128 ? 128 : 255;
+  static constexpr int kSums = 4 * Config::kRowTiles * Config::kTiles;  ///< per thread
+  static constexpr int kBlocksPerMultiprocessor =
+      resident_blocks(kThreads, kSums + 48, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
-    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks());
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * kParts;
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
@@ -120,6 +121,8 @@ struct SummarySm80 {
   }
 
  private:
+  static constexpr int kParts = Width<D>::kParts;       // thread blocks per S_b
+  static constexpr int kRows = Config::Rows::kColumns;  // rows of S_b per thread block
   static constexpr int kRowTiles = Config::kRowTiles;
   static constexpr int kTiles = Config::kTiles;
   static constexpr int kStrip = Config::kStrip;
@@ -129,11 +132,12 @@ struct SummarySm80 {
   struct WorkTile {
     std::uint32_t thread;
     std::uint32_t lane;
-    std::uint32_t row_tile;     // first tile of 16 rows of the warp
+    std::uint32_t first_row;    // first row of the thread block
+    std::uint32_t row_tile;     // first tile of 16 rows of the warp, counted from that row
     std::uint32_t column_warp;  // index among the warps along E
     std::int64_t place;         // index of S_b
     BlockOrigin origin;
-    const unsigned char* k;  // row of token 0 of the pair
+    const unsigned char* k;  // columns first_row.. of token 0 of the pair
     const unsigned char* v;
     std::uint32_t shared;
   };
@@ -145,18 +149,20 @@ struct SummarySm80 {
 
   MHLA_DEVICE static WorkTile work_tile(const Params& p) {
     const std::uint32_t thread = ptx::tid_x();
-    const std::uint32_t item = ptx::ctaid_x();
+    const std::uint32_t item = ptx::ctaid_x() / kParts;
+    const std::uint32_t first_row = ptx::ctaid_x() % kParts * kRows;
     const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
     const std::uint32_t index = item / blocks;
     const BatchHead pair = batch_head(static_cast<std::int32_t>(index), p.heads);
     const std::uint32_t warp = thread / 32;
     return {thread,
             thread % 32,
+            first_row,
             warp / Config::kColumnWarps * kRowTiles,
             warp % Config::kColumnWarps,
             p.out.first(index, p.blocks.blocks()) + item % blocks,
             p.blocks.origin(static_cast<std::int32_t>(item % blocks)),
-            p.k.head(pair),
+            p.k.head(pair) + 2 * first_row,
             p.v.head(pair),
             ptx::shared_begin()};
   }
@@ -172,7 +178,7 @@ struct SummarySm80 {
 
   /// Starts the copies of a strip. A thread's pieces of K and V belong to the same token.
   static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
-    constexpr int kPieces = D / 8;
+    constexpr int kPieces = kRows / 8;
     constexpr int kCopies = kStrip * kPieces;
     const typename Config::Keys keys{stage(at, strip)};
     const typename Config::Values values{keys.begin + Config::Keys::kBytes};
@@ -237,8 +243,8 @@ struct SummarySm80 {
       const BlockTokens tokens{p.blocks, at.origin, strip * kStrip};
       MHLA_CUDA_UNROLL
       for (std::uint32_t r = 0; r < kRowTiles; ++r) {
-        rotate_transposed<T>(features[r], p.angles, 16 * step, 16 * (at.row_tile + r), tokens,
-                             at.lane);
+        rotate_transposed<T>(features[r], p.angles, 16 * step,
+                             at.first_row + 16 * (at.row_tile + r), tokens, at.lane);
       }
       multiply(features);
     }
@@ -246,10 +252,10 @@ struct SummarySm80 {
 
   static MHLA_DEVICE void write_key_sum(const Params& p, const WorkTile& at, const Sums& sums) {
     const std::uint32_t row = 16 * (at.row_tile + at.column_warp) + at.lane / 4;
-    float* const z = p.out.key_sum + at.place * D;
+    float* const z = p.out.key_sum + at.place * D + at.first_row;
     if (at.lane % 4 == 0) {
-      if (row < D) ptx::st_global_f32(z + row, sums.z[0]);
-      if (row + 8 < D) ptx::st_global_f32(z + row + 8, sums.z[2]);
+      if (row < kRows) ptx::st_global_f32(z + row, sums.z[0]);
+      if (row + 8 < kRows) ptx::st_global_f32(z + row + 8, sums.z[2]);
     }
   }
 
@@ -262,8 +268,8 @@ struct SummarySm80 {
                             kTiles * at.column_warp, at.lane);
     }
     ptx::bar_sync();
-    write_rows<kThreads>(summary, array + at.place * (2 * D * E), 2 * E, ConsecutiveTokens{0, D},
-                         at.thread);
+    write_rows<kThreads>(summary, array + (at.place * D + at.first_row) * (2 * E), 2 * E,
+                         ConsecutiveTokens{0, kRows}, at.thread);
   }
 };
 

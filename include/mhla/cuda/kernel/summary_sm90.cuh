@@ -46,6 +46,7 @@
 #include "mhla/cuda/tile/ring.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/token_boxes.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -59,9 +60,9 @@ struct SummarySm90Parameters {
 };
 
 template <int D, int E>
-struct SummarySm90Config : PersistentConfig<D, E, E == 256> {
-  static constexpr int kPanels = (D + E) / 64;            // panels per box: K, then V
-  static constexpr int kMostRows = E == 256 ? 128 : 256;  // rows per box
+struct SummarySm90Config : PersistentConfig<D, E, (Width<E>::kParts > 1)> {
+  static constexpr int kPanels = (D + E) / 64;              // panels per box: K, then V
+  static constexpr int kMostRows = 256 / Width<E>::kParts;  // rows per box
   static constexpr std::uint32_t kMostSlots = 64;
   static constexpr std::uint32_t kRowBytes = 128;  // bytes per row of a panel
   static_assert(kMostSlots * Ring::kBarrierBytes <= SummarySm90Config::kBarrierBytes);

@@ -21,13 +21,14 @@
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/pieces.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
 /// Registers of a thread.
 template <class T, int D, int E, bool kCrossQuery = false>
 struct WeightedValues {
-  static constexpr int kColumns = E == 64 ? 64 : 128;  ///< columns per product with V
+  static constexpr int kColumns = Width<E>::kPart;  ///< columns per product with V
   static constexpr int kProducts = E / kColumns;
   static constexpr std::uint32_t kPanelBytes = 64 * 128;
 

@@ -87,8 +87,10 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
 template <class T, int D, int E, Precision P, bool kRotary = false, class Stream>
 void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
                    const Device& device, const Stream& stream) {
-  run_stage<SummarySm80<T, D, E, P, kRotary>, CopyingSummary<T, D, E, P, kRotary>>(
-      plan.summary, stage, pairs, device, stream, Start::kInOrder);
+  using Sm80 = SummarySm80<T, D, E, P, kRotary>;
+  using Sm90a =
+      std::conditional_t<Widths<D, E>::kTensorCopies, CopyingSummary<T, D, E, P, kRotary>, Sm80>;
+  run_stage<Sm80, Sm90a>(plan.summary, stage, pairs, device, stream, Start::kInOrder);
 }
 
 /// Launches the last of three stages. Falls back to a kernel with less shared memory where the
@@ -104,8 +106,9 @@ void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t
       return;
     }
   }
-  run_stage<Sm80, ReadOutSm90<T, D, E, P, kRotary>>(plan.read_out, stage, pairs, device, stream,
-                                                    Start::kEarly);
+  using Sm90a =
+      std::conditional_t<Widths<D, E>::kTensorCopies, ReadOutSm90<T, D, E, P, kRotary>, Sm80>;
+  run_stage<Sm80, Sm90a>(plan.read_out, stage, pairs, device, stream, Start::kEarly);
 }
 
 /// Launches the second and third stage.
@@ -116,18 +119,19 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
                  Start start) {
   const std::int32_t pairs = problem.pairs();
   const MixingParameters mixed = mixing_stage(problem, arrays, mixing);
-  if constexpr (D != 72) {
+  if constexpr (Widths<D, E>::kWgmma) {
     if (mixed.rounded.high != nullptr) {
       stream.template run<RoundedMixingSm80<T, P>>(mixed, pairs, start);
       start = Start::kEarly;
     }
   }
   using Mixing80 = MixingSm80<T, D, E, P>;
-  using Mixing90 = std::conditional_t<D == 72, Mixing80, MixingSm90<T, D, E, P>>;
+  using Mixing90 = std::conditional_t<Widths<D, E>::kWgmma, MixingSm90<T, D, E, P>, Mixing80>;
   run_stage<Mixing80, Mixing90>(device.kernels(), mixed, pairs, device, stream, start);
   if constexpr (kCausal) {
     using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
-    using Sm90a = std::conditional_t<D == 72, Sm80, CausalReadOutSm90<T, D, E, P, kRotary>>;
+    using Sm90a =
+        std::conditional_t<Widths<D, E>::kWgmma, CausalReadOutSm90<T, D, E, P, kRotary>, Sm80>;
     run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage<D, E>(problem, arrays, mixing),
                            pairs, device, stream, Start::kEarly);
   } else {
@@ -152,21 +156,25 @@ void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixi
 template <class T, int D, int E, bool kCausal, bool kCrossQuery, class Stream>
 void run_quadratic(const Plan& plan, const DirectParameters& stage, std::int32_t pairs,
                    const Device& device, const Stream& stream) {
-  if constexpr (!kCausal && D != 72) {
-    if constexpr (D == E && !kCrossQuery) {
+  if constexpr (!kCausal && Widths<D, E>::kSplitsKeys) {
+    if constexpr (!kCrossQuery) {
       if (plan.quadratic == QuadraticKernel::kSplit) {
         using Kernel = SplitQuadraticSm80<T, D>;
         stream.template run<Kernel>(Kernel::parameters(stage), pairs);
         return;
       }
     }
+  }
+  if constexpr (!kCausal && Widths<D, E>::kWgmma) {
     if (plan.quadratic == QuadraticKernel::kSm90a) {
       run_copying<QuadraticSm90<T, D, E, kCrossQuery>>(stage, pairs, device, stream,
                                                        Start::kInOrder);
       return;
     }
   }
-  stream.template run<QuadraticSm80<T, D, E, kCausal, kCrossQuery>>(stage, pairs);
+  if constexpr (Widths<D, E>::kQuadratic) {
+    stream.template run<QuadraticSm80<T, D, E, kCausal, kCrossQuery>>(stage, pairs);
+  }
 }
 
 /// Launches the fused kernel of a plan. sm_80 takes the one with the fewest regions that hold all
@@ -176,7 +184,7 @@ void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pai
                const Device& device, const Stream& stream) {
   constexpr std::int32_t kMost90 = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
   constexpr std::int32_t kMost80 = form_bounds<D, E>(Arch::kSm80).fused_blocks;
-  if constexpr (kMost90 > 0) {
+  if constexpr (Widths<D, E>::kTensorCopies && kMost90 > 0) {
     if (plan.fused == Arch::kSm90a) {
       run_copying<FusedSm90<T, D, E, kMost90>>(stage, pairs, device, stream, Start::kInOrder);
       return;
@@ -226,7 +234,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       }
       return;
     case Form::kFused:
-      if constexpr (kCausal && D == 64 && !kRotary) {
+      if constexpr (kCausal && Widths<D, E>::kFusedCausal && !kRotary) {
         detail::run_copying<FusedCausalSm90<T, D, E>>(direct, pairs, device, stream,
                                                       Start::kInOrder);
       } else if constexpr (!kCausal && !kRotary) {

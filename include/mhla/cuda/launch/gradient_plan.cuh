@@ -21,7 +21,7 @@ struct GradientPlan {
   std::size_t workspace_bytes;  ///< a multiple of 256
   Traffic traffic;
   Plan outputs;    ///< of the forward call, if its outputs are computed again
-  Plan queries;    ///< of dphi(Q); for (128, 256), of each half of the values
+  Plan queries;    ///< of dphi(Q); of each half of values with more than 128 columns
   Plan keys;       ///< of dphi(K)
   Plan values;     ///< of dV
   bool scores;     ///< the mixing matrix's gradient sums scores instead of summaries
@@ -42,7 +42,7 @@ constexpr bool takes_scores(const Problem& forward) {
 /// Returns true if one kernel computes all gradients.
 template <int D, int E, bool kRotary>
 constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& device) {
-  if constexpr (D == E && D <= 72 && !kRotary) {
+  if constexpr (D == E && QuadraticGradientConfig<D>::kFits && !kRotary) {
     return !forward.causal && !forward.norm.normed && PaddedBlocks::fit(forward.query_blocks) &&
            PaddedBlocks::fit(forward.key_blocks) &&
            device.shared_bytes >= (crosses(forward) ? QuadraticGradientConfig<D, true>::kBytes

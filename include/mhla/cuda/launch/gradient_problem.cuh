@@ -47,7 +47,7 @@ namespace detail {
 
 /// Value columns per product of dphi. Values wider than 128 columns are multiplied in halves.
 template <int E>
-inline constexpr int kHalfWidth = E > 128 ? 128 : E;
+inline constexpr int kHalfWidth = Width<E>::kPart;
 template <int E>
 inline constexpr int kHalves = E / kHalfWidth<E>;
 

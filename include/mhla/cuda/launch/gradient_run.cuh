@@ -84,7 +84,7 @@ class GradientRun {
 
   template <class Stream>
   void run_quadratic(const Stream& stream) const {
-    if constexpr (D == E && D <= 72 && !kCausal && !kRotary) {
+    if constexpr (D == E && QuadraticGradientConfig<D>::kFits && !kCausal && !kRotary) {
       compute_outputs(stream);
       if (l_.cross()) {
         stream.template run<QuadraticGradientSm80<T, D, true>>(l_.quadratic(), l_.pairs());

@@ -56,11 +56,11 @@ struct Plan {
   Traffic traffic;
   /// Kernel of the quadratic form. kSplit splits the keys of few items over warps, unless
   /// denominators are cross-query sums. Otherwise sm_90a takes kSm90a if the mixing matrix fits.
-  /// (72, 72) and causal problems always take kSm80.
+  /// Causal problems, and widths without such kernels, take kSm80.
   QuadraticKernel quadratic;
   /// Architecture of each stage's kernel. Kernels of sm_90a read by tensor copies and need blocks
-  /// that are boxes of the tensors (tile/token_boxes.cuh). For (72, 72) there is no causal read-out
-  /// of sm_90a.
+  /// that are boxes of the tensors (tile/token_boxes.cuh). Widths without kernels of sm_90a for a
+  /// stage (kernel/widths.cuh) take those of sm_80.
   Arch fused;
   Arch summary;
   Arch read_out;
@@ -110,14 +110,14 @@ constexpr bool splits_keys(const DirectParameters& stage, const Problem& problem
 /// Chooses the kernel of the quadratic form.
 template <int D, int E>
 constexpr QuadraticKernel quadratic_kernel(const Problem& problem, const Device& device) {
-  if constexpr (D != 72) {
-    if (problem.causal || problem.pairs() == 0) return QuadraticKernel::kSm80;
-    const DirectParameters stage = direct_stage(problem, {});
-    if constexpr (D == E) {
-      if (!crosses(problem) && splits_keys<D>(stage, problem, device)) {
-        return QuadraticKernel::kSplit;
-      }
+  if (problem.causal || problem.pairs() == 0) return QuadraticKernel::kSm80;
+  const DirectParameters stage = direct_stage(problem, {});
+  if constexpr (Widths<D, E>::kSplitsKeys) {
+    if (!crosses(problem) && splits_keys<D>(stage, problem, device)) {
+      return QuadraticKernel::kSplit;
     }
+  }
+  if constexpr (Widths<D, E>::kWgmma) {
     const Arch arch = crosses(problem)
                           ? kernel_arch<QuadraticSm90<bfloat16, D, E, true>>(stage, problem, device)
                           : kernel_arch<QuadraticSm90<bfloat16, D, E>>(stage, problem, device);
@@ -131,13 +131,15 @@ template <int D, int E>
 constexpr Arch fused_arch(const Problem& problem, const Device& device) {
   constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
   if (problem.causal) {
-    if constexpr (D == 64) {
+    if constexpr (Widths<D, E>::kFusedCausal) {
       return kernel_arch<FusedCausalSm90<bfloat16, D, E>>(direct_stage(problem, {}), problem,
                                                           device);
     }
     return Arch::kSm80;
   }
-  if constexpr (kMost > 0) {
+  if constexpr (!Widths<D, E>::kTensorCopies) {
+    return Arch::kSm80;
+  } else if constexpr (kMost > 0) {
     return kernel_arch<FusedSm90<bfloat16, D, E, kMost>>(direct_stage(problem, {}), problem,
                                                          device);
   } else {
@@ -148,30 +150,39 @@ constexpr Arch fused_arch(const Problem& problem, const Device& device) {
 /// Chooses the kernels of the three-stage form.
 template <int D, int E, Precision P>
 constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
-  plan.summary =
-      kernel_arch<CopyingSummary<bfloat16, D, E, P>>(summary_stage(problem, {}), problem, device);
-  if (!problem.causal) {
-    plan.read_out = kernel_arch<ReadOutSm90<bfloat16, D, E, P>>(read_out_stage(problem, {}, {}),
-                                                                problem, device);
-  } else if constexpr (D != 72) {
-    plan.read_out = kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
-        causal_read_out_stage<D, E>(problem, {}, {}), problem, device);
-  } else {
-    plan.read_out = Arch::kSm80;
+  plan.summary = plan.read_out = Arch::kSm80;
+  if constexpr (Widths<D, E>::kTensorCopies) {
+    plan.summary =
+        kernel_arch<CopyingSummary<bfloat16, D, E, P>>(summary_stage(problem, {}), problem, device);
+    if (!problem.causal) {
+      plan.read_out = kernel_arch<ReadOutSm90<bfloat16, D, E, P>>(read_out_stage(problem, {}, {}),
+                                                                  problem, device);
+    }
   }
+  if constexpr (Widths<D, E>::kWgmma) {
+    if (problem.causal) {
+      plan.read_out = kernel_arch<CausalReadOutSm90<bfloat16, D, E, P>>(
+          causal_read_out_stage<D, E>(problem, {}, {}), problem, device);
+    }
+  }
+}
+
+/// The kernel of a plan of the quadratic form.
+template <int D, int E>
+constexpr KernelNeed quadratic_need(const Problem& problem, const Plan& plan) {
+  if constexpr (Widths<D, E>::kSplitsKeys) {
+    using Split = SplitQuadraticSm80<bfloat16, D>;
+    if (plan.quadratic == QuadraticKernel::kSplit) return {"split_quadratic", Split::kSharedBytes};
+  }
+  return {"quadratic", crosses(problem) ? QuadraticConfig<D, E, false, true>::kBytes
+                                        : QuadraticConfig<D, E, true>::kBytes};
 }
 
 /// The kernel of a plan that needs most shared memory, among the smallest kernels of sm_80.
 template <int D, int E, Precision P>
 constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
-  if (plan.form == Form::kQuadratic) {
-    if constexpr (D == E && D != 72) {
-      using Split = SplitQuadraticSm80<bfloat16, D>;
-      if (plan.quadratic == QuadraticKernel::kSplit)
-        return {"split_quadratic", Split::kSharedBytes};
-    }
-    return {"quadratic", crosses(problem) ? QuadraticConfig<D, E, false, true>::kBytes
-                                          : QuadraticConfig<D, E, true>::kBytes};
+  if constexpr (Widths<D, E>::kQuadratic) {
+    if (plan.form == Form::kQuadratic) return quadratic_need<D, E>(problem, plan);
   }
   if constexpr (form_bounds<D, E>(Arch::kSm80, 0).fused_blocks > 0) {
     if (plan.form == Form::kFused) {

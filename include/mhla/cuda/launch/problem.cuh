@@ -42,7 +42,7 @@ struct Problem {
   bool rotary = false;  ///< phi(q) and phi(k) rotate, in numerators alone
   RotaryAngles query_angles{};
   RotaryAngles key_angles{};
-  bool causal;  ///< the causal form: query_blocks equal key_blocks and are runs of tokens
+  bool causal;          ///< the causal form: query_blocks equal key_blocks and are runs of tokens
   Selection queries{};  ///< that take part
   Selection keys{};
 

@@ -34,7 +34,7 @@ struct StageScratch {
 template <int D, int E>
 constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t columns,
                                             Precision precision, const Device& device) {
-  if constexpr (D != 72) {
+  if constexpr (Widths<D, E>::kWgmma) {
     const auto stays = [&]<Precision P>() {
       const MixingParameters stage{{}, {}, {}, rows, columns, false};
       return MixingSm90Config<D, E, P>::choose(stage, 1, device.multiprocessors).stays;

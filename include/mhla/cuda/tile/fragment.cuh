@@ -102,7 +102,7 @@ MHLA_DEVICE Fragment<8 * kTiles> rounded(const float (&sums)[kTiles][4]) {
 
 // -------------------------------------------------------------------------------------------------
 // Rows of a box in registers (tile/fragment.cuh). A box has panels of 64 columns at multiples of
-// 1024, in the swizzled order of ptx/tensor_copy.cuh. A box of 72 columns is not swizzled.
+// 1024, in the swizzled order of ptx/tensor_copy.cuh. A box of another width is not swizzled.
 
 /// Panel of a box of up to 256 rows. Only the place of a piece inside a panel is fixed.
 using BoxPanel = SharedTile<256, 64>;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -15,18 +16,27 @@ namespace mhla::cuda {
 //
 //     columns a multiple of 64   panels of 64 columns, rows of 128 bytes in a panel; piece j of row
 //                                r is in place j ^ (r % 8): the layout of tensor copies and wgmma
-//     72 columns                 rows of 144 bytes, not swizzled: each begins four banks further on
+//     others                     one panel; the swizzle is that of Width, so that pieces j of eight
+//                                rows, and eight pieces in the order of rows, are in different
+//                                banks
+
+/// Exclusive or of places and pieces of a row.
+template <int kColumns>
+MHLA_HOST_DEVICE constexpr std::uint32_t swizzle(std::uint32_t row) {
+  constexpr std::uint32_t kPieces = Width<kColumns>::kSwizzle;
+  return row / (8 / kPieces) % kPieces;
+}
 
 /// [kRows, kColumns] numbers at a shared address; panels begin at multiples of 1024.
 template <int kRows_, int kColumns_>
 struct SharedTile {
   static constexpr int kRows = kRows_;
   static constexpr int kColumns = kColumns_;
-  static constexpr int kPieces = kColumns / 8;  ///< pieces of 16 bytes per row
-  static constexpr bool kPanels = kColumns % 64 == 0;
-  static constexpr int kPanelBytes = kRows * 128;
+  static constexpr int kPieces = Width<kColumns>::kPieces;  ///< pieces of 16 bytes per row
+  static constexpr bool kPanels = Width<kColumns>::kPanels;
+  static constexpr int kRowBytes = Width<kColumns>::kRowBytes;  ///< of a panel
+  static constexpr int kPanelBytes = kRows * kRowBytes;
   static constexpr int kBytes = kRows * kColumns * 2;
-  static_assert(kPanels || kColumns == 72, "tiles have multiples of 64 columns, or 72");
   static_assert(kRows % 8 == 0, "tiles have multiples of 8 rows: the swizzle repeats after 8");
 
   std::uint32_t begin;
@@ -34,9 +44,10 @@ struct SharedTile {
   /// Offset in bytes of a piece of a row.
   static MHLA_HOST_DEVICE constexpr std::uint32_t offset(std::uint32_t row, std::uint32_t piece) {
     if constexpr (kPanels) {
-      return piece / 8 * kPanelBytes + row * 128 + ((piece % 8) ^ (row % 8)) * 16;
+      return piece / 8 * kPanelBytes + row * kRowBytes +
+             ((piece % 8) ^ swizzle<kColumns>(row)) * 16;
     } else {
-      return row * (kColumns * 2) + piece * 16;
+      return row * kRowBytes + (piece ^ swizzle<kColumns>(row)) * 16;
     }
   }
 
@@ -55,20 +66,20 @@ struct SharedTile {
 //
 //     columns a multiple of 64   panels as SharedTile, piece j of row r of region b in place
 //                                j ^ (r % 8) ^ (b % 8)
-//     72 columns                 rows of 144 bytes, not swizzled, and 16 bytes after each region:
-//                                regions begin four banks further on, as rows do
+//     others                     rows as SharedTile, and 16 bytes after each region: eight regions
+//                                begin in different banks, as rows do
 
 /// [kRegions, kRows, kColumns] numbers at a shared address, a multiple of 128.
 template <int kRegions, int kRows_, int kColumns_>
 struct SummaryRegions {
   static constexpr int kRows = kRows_;
   static constexpr int kColumns = kColumns_;
-  static constexpr int kPieces = kColumns / 8;  ///< pieces of 16 bytes per row
-  static constexpr bool kPanels = kColumns % 64 == 0;
-  static constexpr int kPanelBytes = kRows * 128;
+  static constexpr int kPieces = Width<kColumns>::kPieces;  ///< pieces of 16 bytes per row
+  static constexpr bool kPanels = Width<kColumns>::kPanels;
+  static constexpr int kRowBytes = Width<kColumns>::kRowBytes;  ///< of a panel
+  static constexpr int kPanelBytes = kRows * kRowBytes;
   static constexpr int kRegionBytes = kRows * kColumns * 2 + (kPanels ? 0 : 16);
   static constexpr int kBytes = kRegions * kRegionBytes;
-  static_assert(kPanels || kColumns == 72, "regions have multiples of 64 columns, or 72");
   static_assert(kRows % 8 == 0, "rows come in multiples of 8: the swizzle repeats after 8");
 
   std::uint32_t begin;
@@ -77,10 +88,10 @@ struct SummaryRegions {
   static MHLA_HOST_DEVICE constexpr std::uint32_t offset(std::uint32_t region, std::uint32_t row,
                                                          std::uint32_t piece) {
     if constexpr (kPanels) {
-      return region * kRegionBytes + piece / 8 * kPanelBytes + row * 128 +
-             ((piece % 8) ^ (row % 8) ^ (region % 8)) * 16;
+      return region * kRegionBytes + piece / 8 * kPanelBytes + row * kRowBytes +
+             ((piece % 8) ^ swizzle<kColumns>(row) ^ (region % 8)) * 16;
     } else {
-      return region * kRegionBytes + row * (kColumns * 2) + piece * 16;
+      return region * kRegionBytes + row * kRowBytes + (piece ^ swizzle<kColumns>(row)) * 16;
     }
   }
 

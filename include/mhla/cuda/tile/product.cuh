@@ -36,8 +36,7 @@ MHLA_DEVICE void multiply_step(float (&sums)[kTiles][4], std::uint32_t a0, std::
   }
 }
 
-/// Adds one step for several tiles of 16 rows, A operands a[r], which share the loads of B. kTiles
-/// is even unless there is one tile of rows.
+/// Adds one step for several tiles of 16 rows, A operands a[r], which share the loads of B.
 template <class T, class Tile, int kRowTiles, int kTiles>
 MHLA_DEVICE void multiply_step(float (&sums)[kRowTiles][kTiles][4],
                                const ptx::Words4 (&a)[kRowTiles], Tile tile, std::uint32_t row,
@@ -45,16 +44,23 @@ MHLA_DEVICE void multiply_step(float (&sums)[kRowTiles][kTiles][4],
   if constexpr (kRowTiles == 1) {
     multiply_step<T>(sums[0], a[0].x[0], a[0].x[1], a[0].x[2], a[0].x[3], tile, row, piece, lane);
   } else {
-    static_assert(kTiles % 2 == 0, "two tiles of 8 columns are loaded together");
     const TileCoord at = columns_coord(lane);
     MHLA_CUDA_UNROLL
-    for (std::uint32_t j = 0; j < kTiles; j += 2) {
+    for (std::uint32_t j = 0; j + 1 < kTiles; j += 2) {
       const ptx::Words4 b = ptx::ldmatrix_x4_trans(tile.piece(row + at.row, piece + j + at.piece));
       MHLA_CUDA_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
         const std::uint32_t(&x)[4] = a[r].x;
         ptx::mma_m16n8k16<T>(sums[r][j], x[0], x[1], x[2], x[3], b.x[0], b.x[1]);
         ptx::mma_m16n8k16<T>(sums[r][j + 1], x[0], x[1], x[2], x[3], b.x[2], b.x[3]);
+      }
+    }
+    if constexpr (kTiles % 2 != 0) {
+      const ptx::Words2 b = ptx::ldmatrix_x2_trans(tile.piece(row + at.row, piece + kTiles - 1));
+      MHLA_CUDA_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) {
+        const std::uint32_t(&x)[4] = a[r].x;
+        ptx::mma_m16n8k16<T>(sums[r][kTiles - 1], x[0], x[1], x[2], x[3], b.x[0], b.x[1]);
       }
     }
   }

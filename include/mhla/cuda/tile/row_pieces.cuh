@@ -5,7 +5,8 @@
 ///
 /// A sum over k may take its terms in any order. Thread p of a row's four threads therefore
 /// loads the adjacent numbers 8 p.. 8 p + 7 of every 32, in 16 bytes. Two steps of mma take both
-/// factors in that order. The last 8 numbers of a width of 72 are a step of half the depth.
+/// factors in that order. Of a rest of 16 numbers it loads 4, for one step, and of a rest of 8
+/// numbers 2, for a step of half the depth.
 
 #include <cstdint>
 
@@ -18,12 +19,12 @@ namespace mhla::cuda {
 /// Part of a row of K 16-bit numbers that one thread holds.
 template <int K>
 struct RowPieces {
-  static_assert(K % 32 == 0 || K % 32 == 8);
   static constexpr int kPieces = K / 32;
-  static constexpr bool kRest = K % 32 != 0;
+  static constexpr int kRest = K % 32 / 8;  ///< words of the rest
+  static_assert(K % 8 == 0 && kPieces > 0 && kRest <= 2);
 
   ptx::Words4 pieces[kPieces];
-  std::uint32_t rest;
+  std::uint32_t rest[2];
 
   /// Loads a row that the grid does not write, and keeps it in L1 for other warps. A null row gives
   /// zeros.
@@ -34,7 +35,13 @@ struct RowPieces {
     for (int i = 0; i < kPieces; ++i) {
       loaded.pieces[i] = ptx::ld_global_nc_kept_v4(row + 64 * i + 16 * (lane % 4));
     }
-    if constexpr (kRest) loaded.rest = ptx::ld_global_nc(row + 64 * kPieces + 4 * (lane % 4));
+    if constexpr (kRest == 1) {
+      loaded.rest[0] = ptx::ld_global_nc(row + 64 * kPieces + 4 * (lane % 4));
+    } else if constexpr (kRest == 2) {
+      const ptx::Words2 words = ptx::ld_global_nc_v2(row + 64 * kPieces + 8 * (lane % 4));
+      loaded.rest[0] = words.x[0];
+      loaded.rest[1] = words.x[1];
+    }
     return loaded;
   }
 };
@@ -59,8 +66,12 @@ MHLA_DEVICE void multiply_rows(float (&sums)[4], const RowPiecesPair<K>& rows,
     ptx::mma_m16n8k16<T>(sums, a[0], a_8[0], a[1], a_8[1], b[0], b[1]);
     ptx::mma_m16n8k16<T>(sums, a[2], a_8[2], a[3], a_8[3], b[2], b[3]);
   }
-  if constexpr (RowPieces<K>::kRest) {
-    ptx::mma_m16n8k8<T>(sums, rows.x.rest, rows.x_8.rest, columns.rest);
+  const std::uint32_t(&a)[2] = rows.x.rest;
+  const std::uint32_t(&a_8)[2] = rows.x_8.rest;
+  if constexpr (RowPieces<K>::kRest == 1) {
+    ptx::mma_m16n8k8<T>(sums, a[0], a_8[0], columns.rest[0]);
+  } else if constexpr (RowPieces<K>::kRest == 2) {
+    ptx::mma_m16n8k16<T>(sums, a[0], a_8[0], a[1], a_8[1], columns.rest[0], columns.rest[1]);
   }
 }
 

@@ -68,16 +68,16 @@ MHLA_DEVICE void add_elements(RowPair& sums, const Fragment<kColumns>& rows) {
 
 // -------------------------------------------------------------------------------------------------
 // Vectors of floats that tensor copies load. Rows of 32 floats, 128 bytes, are swizzled
-// (ptx/tensor_copy.cuh). Vectors of 72 floats are not.
+// (ptx/tensor_copy.cuh). Vectors of another length are contiguous.
 
-/// A vector of kSize floats at a shared address. kSize is 72 (address a multiple of 128) or a
-/// multiple of 32 up to 256 (address a multiple of 1024).
+/// A vector of kSize floats, at most 256, at a shared address: a multiple of 1024 if kSize is a
+/// multiple of 32, otherwise of 128.
 template <int kSize_>
 struct BoxVector {
   static constexpr int kSize = kSize_;
   static constexpr int kBytes = 4 * kSize;
   static constexpr bool kRows = kSize % 32 == 0;
-  static_assert((kRows && kSize <= 256) || kSize == 72, "rows of 32 floats, eight to the swizzle");
+  static_assert(kSize <= 256, "the swizzle repeats after eight rows of 32 floats");
 
   std::uint32_t begin;
 

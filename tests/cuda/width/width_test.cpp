@@ -1,0 +1,231 @@
+// The contract of a pair of widths and a type: every form, stream and gradient as launched, in the
+// emulator, on both architectures, against the CPU in double within the derived bounds. Each pair
+// of CMakeLists.txt is a program of its own.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/launch/forms.cuh"
+#include "mhla/cuda/launch/gradient.cuh"
+#include "mhla/cuda/launch/prefill.cuh"
+#include "support/cuda/emulated_call.hpp"
+#include "support/cuda/gradient_run.hpp"
+#include "support/cuda/prefill_run.hpp"
+#include "support/cuda/random_call.hpp"
+
+namespace cuda_test {
+namespace {
+
+using Number = mhla::cuda::MHLA_TYPE;
+constexpr int kD = MHLA_WIDTH, kE = MHLA_VALUE_WIDTH;
+using Pair = mhla::cuda::Widths<kD, kE>;
+using mhla::cuda::FormBounds, mhla::cuda::GradientPlan;
+
+constexpr Device kDevices[] = {{Arch::kSm80, 2}, {Arch::kSm90a, 2}};
+constexpr Device kSmall{Arch::kSm80, 2, 89, 0, mhla::cuda::kLeastShared};
+constexpr Denominator kDenominators[] = {Denominator::kNone, Denominator::kKeySum,
+                                         Denominator::kCrossQuery};
+
+/// Runs the planned form, which must be `form`, and compares its outputs.
+template <bool kRotary = false>
+Outcome run(CallShape shape, const Device& device, Form form) {
+  shape.rotary = kRotary;
+  Call<Number> call = random_call<Number, kD, kE>(shape, 1);
+  const Plan plan = mhla::cuda::plan<kD, kE>(problem_of(call), device);
+  EXPECT_EQ(std::string(name(plan.form)), name(form)) << plan.reason;
+  EXPECT_EQ(plan.missing.kernel, nullptr);
+  const Outcome outcome = run_and_compare<kD, kE, kRotary>(call, plan, device, 1);
+  EXPECT_EQ(outcome.bank_conflicts, 0u);
+  return outcome;
+}
+
+/// Expects that tensors and summaries move as many bytes as the plan says, or at most 5 % more.
+void expect_traffic(const Outcome& outcome) {
+  EXPECT_LE(static_cast<double>(outcome.tensor_bytes),
+            1.05 * static_cast<double>(outcome.plan.traffic.tensors));
+  EXPECT_LE(static_cast<double>(outcome.workspace_bytes),
+            1.05 * static_cast<double>(outcome.plan.traffic.summaries));
+}
+
+// Expected in the forms below: the quadratic form if it has a kernel that fits the device.
+Form of_few_keys(const Device& device) {
+  const FormBounds bounds = mhla::cuda::form_bounds<kD, kE>(device.kernels(), device.shared_bytes);
+  return bounds.quadratic_keys > 0 ? Form::kQuadratic : Form::kThreeStage;
+}
+
+TEST(Width, FewKeysAreWithinTheBound) {
+  for (const Device& device : {kDevices[0], kDevices[1], kSmall}) {
+    for (const Denominator denominator : kDenominators) {
+      CallShape shape{.heads = 2, .tokens = {1, 9, 10}, .block = {1, 4, 5}, .layout = 1};
+      shape.op.denominator = denominator;
+      shape.op.eps = 1e-3f;
+      run(shape, device, of_few_keys(device));
+    }
+    run({.tokens = 90, .block = 30, .key_tokens = 70, .key_block = 35}, device,
+        of_few_keys(device));
+    run({.heads = 2, .tokens = 150, .block = 16, .causal = true}, device, of_few_keys(device));
+  }
+}
+
+TEST(Width, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
+  for (const Device& device : {kDevices[0], kDevices[1], kSmall}) {
+    const FormBounds bounds =
+        mhla::cuda::form_bounds<kD, kE>(device.kernels(), device.shared_bytes);
+    for (const int blocks : {3, 4, 8, 16}) {
+      if (blocks > bounds.fused_blocks) continue;
+      CallShape shape{.tokens = {1, 23, 4 * blocks}, .block = {1, 24, 4}};
+      if (blocks == 3) shape = {.heads = 2, .tokens = 300, .block = 110, .layout = 2};
+      shape.op.denominator = blocks == 3 ? Denominator::kNone : Denominator::kKeySum;
+      expect_traffic(run(shape, device, Form::kFused));
+    }
+  }
+}
+
+TEST(Width, ThreeStagesAreWithinTheBound) {
+  for (const Device& device : {kDevices[0], kDevices[1], kSmall}) {
+    for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+      CallShape shape{.heads = 2, .tokens = {19, 14}, .block = {4, 3}, .layout = 2};  // 25 blocks
+      shape.op.summaries = summaries;
+      const Outcome outcome = run(shape, device, Form::kThreeStage);
+      EXPECT_EQ(outcome.early_launches, 2);
+      if (mhla::cuda::Width<kD>::kParts == 1) expect_traffic(outcome);
+      shape = {.tokens = 2 * 270, .block = 270};
+      shape.op.summaries = summaries;
+      shape.op.denominator = Denominator::kCrossQuery;
+      shape.op.eps = 1e-6f;
+      run(shape, device, Form::kThreeStage);
+    }
+  }
+}
+
+TEST(Width, CausalThreeStagesAreWithinTheBound) {
+  for (const Device& device : kDevices) {
+    for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+      CallShape shape{.heads = 2, .tokens = 270, .block = 49, .causal = true};
+      shape.op.summaries = summaries;
+      run(shape, device, Form::kThreeStage);
+      shape = {.tokens = 300, .block = 128, .causal = true, .layout = 1};
+      shape.op.summaries = summaries;
+      shape.op.denominator = Denominator::kNone;
+      run(shape, device, Form::kThreeStage);
+    }
+  }
+}
+
+TEST(Width, NormedAndGatedOutputsAreWithinTheBound) {
+  for (const Device& device : {kDevices[0], kDevices[1], kSmall}) {
+    for (const bool causal : {false, true}) {
+      for (const bool gated : {false, true}) {
+        CallShape shape{.heads = 2, .tokens = 96, .block = 24, .causal = causal};
+        shape.normed = true;
+        shape.gated = gated;
+        shape.op.summaries = gated ? Precision::kPair : Precision::kSingle;
+        run(shape, device, Form::kThreeStage);
+      }
+    }
+  }
+}
+
+TEST(Width, FeaturesThatTurnAreWithinTheBound) {
+  if constexpr (mhla::cuda::Width<kD>::kWholeTiles) {
+    for (const Device& device : kDevices) {
+      for (const Denominator denominator : kDenominators) {
+        CallShape shape{.heads = 2, .tokens = {3, 7, 9}, .block = {2, 3, 4}, .layout = 1};
+        shape.op.denominator = denominator;
+        shape.op.eps = 1e-3f;
+        run<true>(shape, device, Form::kThreeStage);
+      }
+      CallShape causal{.tokens = 150, .block = 70, .causal = true};
+      causal.op.denominator = Denominator::kNone;
+      run<true>(causal, device, Form::kThreeStage);
+    }
+  }
+}
+
+// ---- streams ------------------------------------------------------------------------------------
+
+TEST(Width, StreamsAreWithinTheBound) {
+  constexpr auto kRelu = mhla::cuda::FeatureMap::relu(1e-6f);
+  const StreamCase c{4, 16, 50, kRelu, Denominator::kKeySum, 2, 2, 0, 2};
+  const StreamCase long_blocks{2, 70, 75, kRelu, Denominator::kNone, 1, 1, 1, 2};
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    check_prefills<Number, kD, kE, Precision::kSingle>(c, {20, -1, 34}, arch);
+    check_prefills<Number, kD, kE, Precision::kPair>(c, {15, 33}, arch);
+  }
+  for (const bool pair : {false, true}) {
+    const auto steps = [&]<Precision P>() {
+      Streams<Number, kD, kE, P> streams(long_blocks, 1);
+      for (int t = 0; t < long_blocks.tokens; ++t) {
+        streams.step(t);
+        EXPECT_EQ(streams.report.bank_conflicts, 0u) << t;
+      }
+      Comparison comparison("of steps");
+      compare(comparison, streams, 0, 0);
+    };
+    pair ? steps.template operator()<Precision::kPair>()
+         : steps.template operator()<Precision::kSingle>();
+  }
+}
+
+// ---- gradients ----------------------------------------------------------------------------------
+
+template <bool kCausal, bool kRotary = false>
+GradientPlan run_backward(CallShape shape, const Device& device) {
+  shape.causal = kCausal;
+  shape.rotary = kRotary;
+  GradientCall<Number> call = random_gradient_call<Number, kD, kE>(shape, 5);
+  GradientTensors<Number> got(call, shape.layout);
+  const GradientPlan plan = run_gradient<kD, kE, kCausal, kRotary>(call, got, device, 3);
+  compare_gradients(call, got);
+  return plan;
+}
+
+TEST(Width, GradientsOfFewTokensAreWithinTheBound) {
+  constexpr bool kOneKernel = [] {
+    if constexpr (kD == kE) return mhla::cuda::QuadraticGradientConfig<kD>::kFits;
+    return false;
+  }();
+  for (const Denominator denominator : kDenominators) {
+    CallShape shape{.batch = 2, .heads = 2, .tokens = {1, 12, 12}, .block = {1, 3, 4}, .layout = 2};
+    shape.op.denominator = denominator;
+    shape.op.eps = 1e-3f;
+    EXPECT_EQ(run_backward<false>(shape, kDevices[1]).quadratic, kOneKernel);
+    EXPECT_TRUE(run_backward<false>(shape, kSmall).scores);
+  }
+}
+
+TEST(Width, GradientsOfManyTokensAreWithinTheBound) {
+  for (const Device& device : kDevices) {
+    for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+      CallShape shape{.tokens = 300, .block = 64, .layout = 1};
+      shape.op.summaries = summaries;
+      EXPECT_FALSE(run_backward<false>(shape, device).scores);
+    }
+  }
+}
+
+TEST(Width, CausalGradientsAreWithinTheBound) {
+  for (const Device& device : kDevices) {
+    run_backward<true>({.heads = 2, .tokens = 230, .block = 40}, device);
+    run_backward<true>({.tokens = 130, .block = 100}, device);
+  }
+}
+
+TEST(Width, GradientsOfNormsAndRotationsAreWithinTheBound) {
+  CallShape shape{.tokens = 70, .block = 35};
+  shape.normed = shape.gated = true;
+  run_backward<false>(shape, kDevices[0]);
+  run_backward<true>(shape, kDevices[1]);
+  if constexpr (mhla::cuda::Width<kD>::kWholeTiles) {
+    CallShape turned{.tokens = {1, 8, 12}, .block = {1, 4, 6}, .layout = 1};
+    turned.op.denominator = Denominator::kCrossQuery;
+    turned.op.eps = 1e-3f;
+    run_backward<false, true>(turned, kDevices[0]);
+  }
+}
+
+}  // namespace
+}  // namespace cuda_test

@@ -1,0 +1,145 @@
+#pragma once
+
+/// \file
+/// Prefills of streams as launched, in the emulator. Outputs are within the bound of streams
+/// (streaming_run.hpp). Outputs of the causal part have the bits of the causal form of the whole
+/// sequence. All other outputs have the bits of steps, if kernels of sm_80 made the summaries.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mhla/cuda/launch/prefill.cuh"
+#include "support/cuda/emulated_call.hpp"
+#include "support/cuda/streaming_run.hpp"
+
+namespace cuda_test {
+
+/// Tokens from `begin` up to `end` of the sequences from `first` on.
+template <class T, int D, int E, Precision P>
+mhla::cuda::Problem problem_of(Streams<T, D, E, P>& x, int first, int begin, int end) {
+  const auto from = [&](auto tensor) {
+    tensor.data += first * tensor.batch_stride + begin * tensor.token_stride;
+    return tensor;
+  };
+  const int tokens = end - begin;
+  const mhla::cuda::TokenBlocks blocks(1, 1, tokens, 1, 1, std::min(tokens, x.c.length));
+  const mhla::cuda::Normalization n = x.c.normalization();
+  return {.q = from(x.q.input()),
+          .k = from(x.k.input()),
+          .v = from(x.v.input()),
+          .o = from(x.o.output()),
+          .batch = x.c.batch - first,
+          .heads = x.c.heads,
+          .query_blocks = blocks,
+          .key_blocks = blocks,
+          .op = {x.c.map, x.c.map, n.denominator, n.eps, n.scale, P},
+          .causal = true};
+}
+
+/// Streams in which several tokens are prefilled in the sequences from `first` on.
+template <class T, int D, int E, Precision P>
+struct Prefilled : Streams<T, D, E, P> {
+  int first;
+  mhla::cuda::Arch arch;
+  Array<unsigned char> workspace;
+
+  Prefilled(const StreamCase& which, int from, mhla::cuda::Arch of)
+      : Streams<T, D, E, P>(which, 1), first(from), arch(of), workspace(40 << 20) {
+    this->device.track("workspace", workspace.data(), workspace.bytes(),
+                       emulator::Access::kReadWrite);
+  }
+
+  /// Runs a prefill and returns the first token of the causal part.
+  int prefill(int begin, int end) {
+    const mhla::cuda::Problem problem = problem_of(*this, first, begin, end);
+    const mhla::cuda::Device target{arch, 2};
+    const mhla::cuda::Plan plan =
+        mhla::cuda::prefill_plan<D, E>(problem, begin, this->c.length, target);
+    const int causal =
+        std::min((begin + this->c.length - 1) / this->c.length * this->c.length, end);
+    EXPECT_EQ(plan.workspace_bytes > 0, causal < end);
+    EXPECT_LE(plan.workspace_bytes, workspace.bytes());
+    EXPECT_EQ(plan.summary,
+              mhla::cuda::Widths<D, E>::kTensorCopies ? arch : mhla::cuda::Arch::kSm80);
+    StreamingStepParameters tokens = this->parameters([](auto tensor) { return tensor; });
+    tokens.q = problem.q;
+    tokens.k = problem.k;
+    tokens.v = problem.v;
+    tokens.o = problem.o;
+    tokens.first = first;
+    const EmulatedStream stream(this->device);
+    mhla::cuda::run_prefill<T, D, E>(plan, problem, tokens, begin, workspace.data(), target,
+                                     stream);
+    for (const auto& each : stream.reports()) EXPECT_EQ(each.bank_conflicts, 0u);
+    return causal;
+  }
+};
+
+/// Computes the first tokens of the prefilled sequences by the causal form in three stages.
+template <class T, int D, int E, Precision P>
+void run_causal(Prefilled<T, D, E, P>& x, int tokens) {
+  const mhla::cuda::Problem problem = problem_of(x, x.first, 0, tokens);
+  const mhla::cuda::Device target{x.arch, 2};
+  const mhla::cuda::Plan plan =
+      mhla::cuda::detail::planned<D, E>(problem, target, mhla::cuda::Form::kThreeStage, "");
+  ASSERT_LE(plan.workspace_bytes, x.workspace.bytes());
+  mhla::cuda::run<T, D, E, true>(plan, problem, x.mixing.array(), x.workspace.data(), target,
+                                 EmulatedStream(x.device));
+}
+
+template <class T, int D, int E, Precision P>
+void expect_same(const Streams<T, D, E, P>& x, const Streams<T, D, E, P>& y, int token) {
+  for (int h = 0; h < x.c.heads; ++h) {
+    for (int e = 0; e < E; ++e) {
+      ASSERT_EQ(x.o.value(1, token, h, e), y.o.value(1, token, h, e)) << token;
+    }
+  }
+}
+
+/// Checks two sequences. The second has prefills up to each of `ends`, a step for each "-1", and
+/// steps at its end. The first has only steps.
+template <class T, int D, int E, Precision P>
+void check_prefills(const StreamCase& c, const std::vector<int>& ends, mhla::cuda::Arch arch) {
+  std::string text = arch == mhla::cuda::Arch::kSm80 ? "sm_80" : "sm_90a";
+  text += " D " + std::to_string(D) + " E " + std::to_string(E);
+  for (const int end : ends) text.append(" ").append(std::to_string(end));
+  SCOPED_TRACE(text);
+  Streams<T, D, E, P> steps(c, 1);
+  Prefilled<T, D, E, P> x(c, 1, arch), whole(c, 1, arch);
+  std::vector<bool> is_causal(static_cast<std::size_t>(c.tokens));
+  int seen = 0;
+  for (const int end : ends) {
+    if (end < 0) {
+      x.step({0, 0, false}, {1, seen++});
+      continue;
+    }
+    std::fill(is_causal.begin() + x.prefill(seen, end), is_causal.begin() + end, true);
+    seen = end;
+  }
+  for (int t = 0; t < c.tokens; ++t) steps.step(t);
+  for (int t = 0; t + seen < c.tokens; ++t) x.step({0, t}, {1, t + seen});
+  Comparison comparison("with prefills");
+  for (int h = 0; h < c.heads; ++h) compare(comparison, x, 1, h, 3);
+  EXPECT_GT(comparison.worst(), 0);
+  // The causal form and steps make summaries in the same order, unless wgmma does.
+  const bool same = arch == mhla::cuda::Arch::kSm80 || !mhla::cuda::Widths<D, E>::kWgmma;
+  if (seen >= c.length) run_causal(whole, seen);
+  for (int t = 0; same && t < c.tokens; ++t) {
+    if (!is_causal[static_cast<std::size_t>(t)]) {
+      expect_same(x, steps, t);
+    } else if (seen >= c.length) {
+      expect_same(x, whole, t);
+    }
+  }
+  // On sm_90a, summaries have the bits of the causal form only if that form made all of them.
+  if (!same && ends.size() == 1) {
+    for (int t = 0; t < seen; ++t) expect_same(x, whole, t);
+  }
+}
+
+}  // namespace cuda_test
