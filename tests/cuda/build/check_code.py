@@ -303,8 +303,9 @@ def check_launched(nvcc, work, widths):
     run(nvcc, *FLAGS, "-gencode", "arch=compute_90a,code=sm_90a", "-DMHLA_ARCH=90",
         f"-DMHLA_WIDTH={of_keys}", f"-DMHLA_VALUE_WIDTH={of_values}", "-ptx",
         FOLDER / "launched.cu", "-o", listed)
-    # Gradients of (128, 256) multiply halves of the values.
-    units = [unit for pair in {widths, "128x128" if widths == "128x256" else widths}
+    # Gradients multiply (E, D), or (E / 2, D) of wide values.
+    product = int(of_values) // (2 if int(of_values) > 128 else 1)
+    units = [unit for pair in {widths, f"{product}x{of_keys}"}
              for unit in work.glob(f"*_{pair}_sm*.ptx")]
     checked = {kernel for unit in units for kernel in re.findall(
         r"\.entry \w*?5entryI(\w*E)" + 6 * r"Li\d+E" + "EEvNT_", unit.read_text())}

@@ -35,7 +35,7 @@ MHLA_LAUNCHED(bfloat16, false, false)
 MHLA_LAUNCHED(bfloat16, true, false)
 MHLA_LAUNCHED(half, false, false)
 MHLA_LAUNCHED(half, true, false)
-#if MHLA_WIDTH != 72
+#if MHLA_WIDTH % 16 == 0
 MHLA_LAUNCHED(bfloat16, false, true)
 MHLA_LAUNCHED(bfloat16, true, true)
 MHLA_LAUNCHED(half, false, true)

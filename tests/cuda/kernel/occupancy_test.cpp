@@ -17,6 +17,9 @@ TEST(Occupancy, BlocksNeedRegistersAndSharedMemory) {
   EXPECT_EQ(resident_blocks(128, 128, 83968 - 1024), 2);  // 163 KB and 1 KB in all
   EXPECT_EQ(resident_blocks(128, 128, 83968 - 1023), 1);
   EXPECT_EQ(resident_blocks(512, 255, 0), 1);
+  EXPECT_EQ(resident_blocks(192, 96, 0), 3);  // 18 warps: a scheduler has five
+  EXPECT_EQ(resident_blocks(192, 97, 0), 2);
+  EXPECT_EQ(resident_blocks(64, 8, 0), 32);
 }
 
 }  // namespace

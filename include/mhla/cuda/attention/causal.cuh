@@ -4,8 +4,8 @@
 /// Causal MHLA on a device: a token reads itself and earlier tokens. attention/causal.hpp defines
 /// it, and launch/plan.cuh lists the ways to compute it.
 ///
-/// Rounding is that of bidirectional.cuh. Later blocks never enter an earlier output. kernel/widths.cuh
-/// lists the pairs (D, E).
+/// Rounding is that of bidirectional.cuh. Later blocks never enter an earlier output.
+/// kernel/widths.cuh lists the pairs (D, E).
 
 #include <cuda_runtime.h>
 

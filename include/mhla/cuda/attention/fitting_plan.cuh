@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// The check that a plan's kernels fit into a device's shared memory.
+/// The check that a plan has kernels, and that they fit into a device's shared memory.
 
 #include <string>
 
@@ -12,7 +12,8 @@
 namespace mhla::cuda::detail {
 
 /// Returns the plan of a call, a prefill or a rank if its kernels fit.
-/// \throws option_error where a kernel does not fit into the device's shared memory.
+/// \throws option_error where a kernel does not fit into the device's shared memory, and for
+///         normalised outputs of a form without such a kernel.
 template <class AnyPlan>
 AnyPlan fitting(const char* function, const AnyPlan& plan, const Device& device) {
   if (plan.missing.kernel != nullptr) {
@@ -21,6 +22,11 @@ AnyPlan fitting(const char* function, const AnyPlan& plan, const Device& device)
         "has " + std::to_string(device.shared_bytes) + " bytes of shared memory per thread block",
         "at least " + std::to_string(plan.missing.shared_bytes) + " for kernel " +
             plan.missing.kernel + " of the " + name(plan.form) + " form");
+  }
+  if (plan.lacks_norm) {
+    mhla::detail::fail_option(function, "gain",
+                              "normalises outputs of a causal form with D above 128",
+                              "no gain: each thread block has half the columns of an output");
   }
   return plan;
 }

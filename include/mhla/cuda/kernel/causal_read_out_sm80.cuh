@@ -14,22 +14,21 @@
 /// it (tile/output_norm.cuh). With kRotary, phi(q_t) and phi(k_j) rotate (tile/rotary.cuh) before
 /// their product. Denominators would need P of unrotated features, and are not supported then.
 ///
-/// A thread block has 64 tokens of one block of one pair, over all of E. Each of its 4 warps has 16
-/// tokens. Thread blocks are numbered along x by pair, then block, then part of the block. The
-/// factors arrive as items through one ring of slots: Q, S~_i by rows, then K and V of every 64
-/// tokens up to its last. One barrier per item waits for the item. It also frees the previous
-/// item's slot, which the item 3 or 4 further on fills.
+/// A thread block has 64 tokens of one block of one pair, over all of E, or over 128 columns of E
+/// if D is above 128. Such parts of E have no norm. Each of its 4 warps has 16 tokens. Thread
+/// blocks are numbered along x by pair, then block, then part of the block. The factors arrive as
+/// items through one ring of slots: Q, S~_i by rows, then K and V of every 64 tokens up to its
+/// last. One barrier per item waits for the item. It also frees the previous item's slot, which the
+/// item 3 or 4 further on fills.
 ///
 /// phi(q) and 64 columns of P stay in registers. The threads that copied keys compute phi(k) in
 /// shared memory before that barrier, once for all warps.
 ///
 /// K and V of later blocks are never read, and 16 x 16 products right of the diagonal are skipped.
 /// On the diagonal P is zero for j > t, and multiply_lower keeps infinities and NaN of v_j out of
-/// earlier tokens.
-///
-/// Shared memory: kBytes of CausalReadOutConfig. Device memory: Q, the gate and O once; S~ and z~
-/// once per 64 tokens; K and V once per 64 tokens of the block from their position on.
-/// Source: arXiv:2601.07832, section 4.2.
+/// earlier tokens. Shared memory: kBytes of CausalReadOutConfig. Device memory: Q, the gate and O
+/// once; S~ and z~ once per 64 tokens; K and V once per 64 tokens of the block from their position
+/// on. Source: arXiv:2601.07832, section 4.2.
 
 #include <cstdint>
 
@@ -65,10 +64,11 @@ class CausalReadOutSm80 {
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kBytes;
   static constexpr int kBlocksPerMultiprocessor =
-      resident_blocks(kThreads, Widths<D, E>::kHeldRegisters + 76, kSharedBytes);
+      resident_blocks(kThreads, D / 4 + Config::kColumns / 2 + 76, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
-    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
+    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p) *
+           Config::kColumnParts;
   }
   MHLA_DEVICE void operator()(const Params& p) const {
     constexpr int kAhead = Config::kSlots - 1;
@@ -113,7 +113,7 @@ class CausalReadOutSm80 {
   struct Sums {
     Fragment<D> rows{};           // phi(q)
     Fragment<kTokens> weights{};  // P of 64 keys
-    float n[E / 8][4] = {};
+    float n[Config::kColumns / 8][4] = {};
     RowPair denominator{0, 0};  // the thread's part of the row sums of P
     RowPair earlier{0, 0};      // phi(q) . z~
   };
@@ -125,7 +125,8 @@ class CausalReadOutSm80 {
 
   static MHLA_DEVICE WorkTile work_tile(const Params& p) {
     const std::uint32_t thread = ptx::tid_x();
-    const std::uint32_t index = ptx::ctaid_x();
+    const std::uint32_t column_part = ptx::ctaid_x();
+    const std::uint32_t index = column_part / Config::kColumnParts;
     const std::uint32_t item = index / parts(p);
     const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
     const auto block = static_cast<std::int32_t>(item % blocks);
@@ -142,6 +143,7 @@ class CausalReadOutSm80 {
             static_cast<std::int32_t>(p.mixtures.first(pair, p.blocks.blocks())) + block,
             block,
             part,
+            static_cast<std::int32_t>(column_part % Config::kColumnParts) * Config::kColumns,
             first,
             first + (left < width ? left : width),
             states,
@@ -160,8 +162,8 @@ class CausalReadOutSm80 {
       }
     } else if (at.is_state(n)) {
       const bool low = n > Config::kStates;
-      const unsigned char* const state =
-          (low ? p.mixtures.low : p.mixtures.high) + at.mixture * (std::int64_t{2} * D * E);
+      const unsigned char* const state = (low ? p.mixtures.low : p.mixtures.high) +
+                                         at.mixture * (std::int64_t{2} * D * E) + 2 * at.column;
       const std::int32_t row = (n - 1 - (low ? Config::kStates : 0)) * State::kRows;
       copy_rows<kThreads>(State{at.slot(n)}, state, 2 * E, ConsecutiveTokens{row, D}, thread);
     } else if (n < at.items) {
@@ -170,7 +172,7 @@ class CausalReadOutSm80 {
         copy_rows<kThreads>(Rows{at.slot(n)}, p.k.head(at.pair), p.k.token_stride,
                             at.tokens(part * kTokens), thread);
       } else {
-        copy_rows<kThreads>(Values{at.slot(n)}, p.v.head(at.pair), p.v.token_stride,
+        copy_rows<kThreads>(Values{at.slot(n)}, p.v.head(at.pair) + 2 * at.column, p.v.token_stride,
                             at.tokens(part * kTokens + (index - 1) * Values::kRows), thread);
       }
     }
@@ -282,7 +284,7 @@ class CausalReadOutSm80 {
         p.normalization.factors(sums.n, {sums.earlier.x + intra.x, sums.earlier.x_8 + intra.x_8});
     const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
     const ConsecutiveTokens tokens = at.tokens(at.part * kTokens + 16 * at.warp);
-    if (p.norm.normed) {
+    if (Config::kColumnParts == 1 && p.norm.normed) {
       RowPair squares{0, 0};
       add_squares(squares, sums.n, factors);
       const auto row = static_cast<std::int32_t>(at.lane / 4);
@@ -290,7 +292,8 @@ class CausalReadOutSm80 {
                                at.pair, {tokens(row), tokens(row + 8)}, at.lane);
       factors = {1, 1};
     }
-    write_sums<T>(sums.n, factors, tile, p.o.head(at.pair), p.o.token_stride, tokens, at.lane);
+    write_sums<T>(sums.n, factors, tile, p.o.head(at.pair) + 2 * at.column, p.o.token_stride,
+                  tokens, at.lane);
   }
 };
 

@@ -9,6 +9,7 @@
 ///     (128, 128)     5 of 16384          64, 64                            2
 ///     (128, 256)     5 of 16384          32, 32                            2
 
+#include <algorithm>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
@@ -27,19 +28,21 @@ struct CausalReadOutConfig {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
 
+  /// Thread blocks that share the columns of E: if D is wide, one holds no more sums.
+  static constexpr int kColumnParts = Width<D>::kParts > 1 ? Width<E>::kParts : 1;
+  static constexpr int kColumns = E / kColumnParts;
   static constexpr int kStateRows = Width<D>::kPanels ? kTokens : D;
-  using Rows = SharedTile<kTokens, D>;                         ///< tile of Q or K
-  using State = SharedTile<kStateRows / Width<E>::kParts, E>;  ///< rows of S~
-  using Values = SharedTile<kTokens / Width<E>::kParts, E>;
-  using Output = SharedTile<16, E>;                 ///< tile of a warp
+  using Rows = SharedTile<kTokens, D>;                                       ///< tile of Q or K
+  using State = SharedTile<kStateRows / Width<kColumns>::kParts, kColumns>;  ///< rows of S~
+  using Values = SharedTile<kTokens / Width<kColumns>::kParts, kColumns>;
+  using Output = SharedTile<16, kColumns>;          ///< tile of a warp
   static constexpr int kStates = D / State::kRows;  ///< items of S~, or of one of its parts
   static constexpr int kValues = kTokens / Values::kRows;
   static constexpr int kKeyItems = 1 + kValues;  ///< items per 64 tokens, K first
 
   static constexpr int kSlotBytes =
-      State::kBytes > Rows::kBytes ? int{State::kBytes} : int{Rows::kBytes};
-  static_assert(Values::kBytes <= kSlotBytes, "any item fits into a slot");
-  static constexpr int kSlots = kStates > 1 ? 5 : 4;
+      std::max({int{State::kBytes}, int{Rows::kBytes}, int{Values::kBytes}});
+  static constexpr int kSlots = std::min(kStates > 1 ? 5 : 4, (kLeastShared - 4 * D) / kSlotBytes);
   static constexpr int kKeySum = kSlots * kSlotBytes;  ///< offset of z~
   static constexpr int kBytes = kKeySum + 4 * D;
   static_assert(kWarps * Output::kBytes <= kKeySum, "outputs leave through the slots");
@@ -56,6 +59,7 @@ struct CausalReadOutTile {
   std::int32_t mixture;  ///< index of S~_i, 2 D E bytes each
   std::int32_t block;    ///< i
   std::int32_t part;     ///< part of the block: reads keys of parts 0 to this one
+  std::int32_t column;   ///< first column of E
   std::int32_t first;    ///< first token of the block
   std::int32_t last;     ///< end of the block's tokens
   std::int32_t states;

@@ -15,11 +15,14 @@ constexpr int register_limit(int threads, int blocks) {
   return std::min(65536 / (threads * blocks) / 8 * 8, 255);
 }
 
-/// Thread blocks that fit, at least 1, if each thread needs so many registers. A thread block takes
-/// 1024 bytes of shared memory more than it asks for.
+/// Thread blocks that fit, at least 1, if each thread needs so many registers. Each of the four
+/// schedulers has 512 registers for the threads of a lane, in units of 8. A thread block takes 1024
+/// bytes of shared memory more than it asks for.
 constexpr int resident_blocks(int threads, int registers, int shared_bytes) {
-  const int of_memory = (shared_limit(Arch::kSm80) + 1024) / (shared_bytes + 1024);
-  return std::max(std::min(65536 / (threads * registers), of_memory), 1);
+  const auto warps = [&](int blocks) { return (threads / 32 * blocks + 3) / 4; };
+  int blocks = std::min((shared_limit(Arch::kSm80) + 1024) / (shared_bytes + 1024), 2048 / threads);
+  while (blocks > 1 && 512 / warps(blocks) / 8 * 8 < registers) --blocks;
+  return std::max(blocks, 1);
 }
 
 }  // namespace mhla::cuda

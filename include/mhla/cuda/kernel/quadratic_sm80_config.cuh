@@ -9,6 +9,7 @@
 ///     (128, 128)    8       16               64 + 32                        1
 ///     (128, 256)    8       16               128 + 32                       1
 
+#include <algorithm>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
@@ -39,9 +40,8 @@ struct QuadraticConfig {
   using Values = SharedTile<kKeys, E>;
   using Output = SharedTile<16, E>;  ///< tile of a warp
   static constexpr int kItemBytes = Keys::kBytes + Values::kBytes;
-  static constexpr int kSlotBytes = CrossQuery && kLight ? Queries::kBytes : kItemBytes;
+  static constexpr int kSlotBytes = std::max(int{Queries::kBytes}, kItemBytes);
   static constexpr int kSlots = 2;
-  static_assert(Queries::kBytes <= kSlotBytes && kItemBytes <= kSlotBytes, "items fit into a slot");
   static_assert(kWarps * Output::kBytes <= kSlots * kSlotBytes, "outputs leave through the slots");
 
   // Layout of shared memory, in bytes.

@@ -15,7 +15,7 @@
 ///
 /// A thread block has up to 256 slots of one block of one pair. Thread blocks are numbered along x
 /// by pair, then block, then part of the block. S~_i stays in shared memory. If kLimit has no space
-/// for all columns, they are loaded in halves or quarters. Otherwise warps share nothing
+/// for all columns, those of one product are loaded at a time. Otherwise warps share nothing
 /// and need no barrier. A warp takes every kWarps-th strip of 16 slots through its own stages, and
 /// keeps phi(q) in registers. It stores the output through the stage of Q, up to 128 columns at a
 /// time.
@@ -89,6 +89,11 @@ class ReadOutSm80 {
   }
 
   static MHLA_DEVICE WorkTile work_tile(const Params& p);
+  /// Returns a thread's index. If D is wide it is read again: addresses leave the registers.
+  static MHLA_DEVICE std::uint32_t index_of(std::uint32_t thread) {
+    if constexpr (Width<D>::kParts == 1) return thread;
+    return ptx::tid_x();
+  }
   static MHLA_DEVICE RowPair kept_squares(const WorkTile& at, std::int32_t strip) {
     return {ptx::ld_shared_f32(at.squares(strip)), ptx::ld_shared_f32(at.squares(strip) + 32)};
   }
@@ -196,9 +201,10 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_mixture(const Pa
                                                                         int column) {
   const std::int64_t first = at.item * (std::int64_t{2} * D * E) + 2 * column;
   const ConsecutiveTokens rows{0, D};
-  copy_rows<kThreads>(at.mixture(0), p.mixtures.high + first, 2 * E, rows, at.thread);
+  const std::uint32_t thread = index_of(at.thread);
+  copy_rows<kThreads>(at.mixture(0), p.mixtures.high + first, 2 * E, rows, thread);
   if constexpr (P == Precision::kPair) {
-    copy_rows<kThreads>(at.mixture(1), p.mixtures.low + first, 2 * E, rows, at.thread);
+    copy_rows<kThreads>(at.mixture(1), p.mixtures.low + first, 2 * E, rows, thread);
   }
   ptx::cp_async_commit_group();
 }
@@ -209,7 +215,8 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_strip(const Para
                                                                       const WorkTile& at,
                                                                       std::int32_t strip) {
   if (strip < at.strips) {
-    copy_rows<32>(at.stage(strip), p.q.head(at.pair), p.q.token_stride, at.tokens(strip), at.lane);
+    copy_rows<32>(at.stage(strip), p.q.head(at.pair), p.q.token_stride, at.tokens(strip),
+                  index_of(at.lane) % 32);
   }
   ptx::cp_async_commit_group();
 }

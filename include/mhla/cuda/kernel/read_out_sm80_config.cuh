@@ -21,28 +21,22 @@ struct ReadOutConfig {
   static constexpr int kSlots = 256;  ///< slots per thread block
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
   static constexpr int kListBytes = 4 * kSlots;
-  using Strip = SharedTile<16, D>;  ///< [slot][d]
+  /// Columns of a product: fewer if a warp has more features in registers.
+  static constexpr int kOutputColumns = Width<E>::kPart / Width<D>::kParts;
+  using Strip = SharedTile<16, D>;                ///< [slot][d]
+  using Output = SharedTile<16, kOutputColumns>;  ///< takes the place of a strip
+  static constexpr int kStripBytes = std::max(int{Strip::kBytes}, int{Output::kBytes});
 
   /// Bytes with so many columns of S~, warps and stages. The last list is for parts of S~.
   static constexpr int bytes(int columns, int warps, int stages) {
-    return kParts * D * 2 * columns + warps * stages * strip_bytes(columns) +
+    return kParts * D * 2 * columns + warps * stages * kStripBytes +
            (columns < E ? 3 : 2) * kListBytes;
   }
-  /// Bytes of a stage, which holds a strip and then columns of its outputs.
-  static constexpr int strip_bytes(int columns) {
-    return 32 * std::max(D, std::min(columns, Width<E>::kPart));
-  }
-  /// Columns of S~ in shared memory at a time: a part of them if all leave no space for tokens.
-  static constexpr int kColumns = bytes(E, 4, 1) <= kLimit       ? E
-                                  : bytes(E / 2, 4, 1) <= kLimit ? E / 2
-                                                                 : E / 4;
-  /// Columns of a product, and of an output tile.
-  static constexpr int kOutputColumns = std::min(kColumns, Width<E>::kPart);
-  using Mixture = SharedTile<D, kColumns>;        ///< [d][e]
-  using Output = SharedTile<16, kOutputColumns>;  ///< takes the place of a strip
+  /// Columns of S~ in shared memory at a time: those of a product if all leave no space for tokens.
+  static constexpr int kColumns = bytes(E, 4, 1) <= kLimit ? E : kOutputColumns;
+  using Mixture = SharedTile<D, kColumns>;  ///< [d][e]
 
   static constexpr int kMixtureBytes = kParts * Mixture::kBytes;
-  static constexpr int kStripBytes = strip_bytes(kColumns);
   static constexpr int kWarps = kMixtureBytes > 32768 && bytes(kColumns, 8, 1) <= kLimit ? 8 : 4;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kMostStages = Width<D>::kPanelCount == 1 ? 3 : 2;
@@ -56,8 +50,6 @@ struct ReadOutConfig {
   static constexpr int kSquares = kDenominators + kListBytes;  ///< sums of rows, with half of S~
   static constexpr int kBytes = kSquares + (kColumns < E ? kListBytes : 0);
   static_assert(D <= kSlots, "z~ fits where denominators of slots do");
-  static_assert(kColumns == E || kColumns == kOutputColumns, "a part of S~ has one product");
-  static_assert(kColumns % kOutputColumns == 0, "no product is ragged");
   static_assert(kBytes <= kLimit, "S~ and a stage fit into shared memory");
 };
 

@@ -43,7 +43,7 @@ struct ScoresSm80 {
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = 0;
   static constexpr int kBlocksPerMultiprocessor =
-      std::min(resident_blocks(kThreads, 32 + 12 * Config::kPieces, kSharedBytes), 6);
+      std::min(resident_blocks(kThreads, 16 + 16 * Config::kPieces, kSharedBytes), 6);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks());

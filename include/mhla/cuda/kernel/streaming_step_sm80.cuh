@@ -121,11 +121,12 @@ class StreamingStepSm80 {
 
     float sums[8] = {};
     add_mixture(sums, at, mixture, block.query(), inverse_power(p.state.mixture.scale));
-    float score = 0;
+    float score;
     MHLA_CUDA_UNROLL
     for (std::uint32_t n = 0; n < kNumbers; ++n) {
       const std::uint32_t d = n * kThreads + at.thread;
-      if (normalized && d < D) score += query_number(d, block.query()) * z[n];
+      const float product = normalized && d < D ? query_number(d, block.query()) * z[n] : 0;
+      score = n == 0 ? product : score + product;
     }
     const bool last = now.slot + 1 == p.blocks.slots() && now.block + 1 < p.blocks.blocks();
     MHLA_CUDA_LOOP

@@ -85,7 +85,7 @@ struct SummarySm80 {
   static constexpr int kSharedBytes = Config::kSharedBytes;
   static constexpr int kSums = 4 * Config::kRowTiles * Config::kTiles;  ///< per thread
   static constexpr int kBlocksPerMultiprocessor =
-      resident_blocks(kThreads, kSums + 48, kSharedBytes);
+      resident_blocks(kThreads, kSums + 10 * Config::kRowTiles + 38, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * kParts;
@@ -149,8 +149,8 @@ struct SummarySm80 {
 
   MHLA_DEVICE static WorkTile work_tile(const Params& p) {
     const std::uint32_t thread = ptx::tid_x();
-    const std::uint32_t item = ptx::ctaid_x() / kParts;
-    const std::uint32_t first_row = ptx::ctaid_x() % kParts * kRows;
+    const std::uint32_t part = ptx::ctaid_x();
+    const std::uint32_t item = part / kParts, first_row = part % kParts * kRows;
     const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
     const std::uint32_t index = item / blocks;
     const BatchHead pair = batch_head(static_cast<std::int32_t>(index), p.heads);

@@ -83,6 +83,19 @@ void run_stage(Arch arch, const Stage& stage, std::int32_t pairs, const Device& 
   stream.template run<Sm80>(stage, pairs, start);
 }
 
+/// Launches a kernel, or a smaller one if the first does not fit into the device's shared memory.
+template <class Kernel, class Smaller, class Stream>
+void run_fitting(const typename Kernel::Params& stage, std::int32_t pairs, const Device& device,
+                 const Stream& stream, Start start = Start::kInOrder) {
+  if constexpr (Kernel::kSharedBytes > kLeastShared) {
+    if (device.shared_bytes < Kernel::kSharedBytes) {
+      stream.template run<Smaller>(stage, pairs, start);
+      return;
+    }
+  }
+  stream.template run<Kernel>(stage, pairs, start);
+}
+
 /// Launches the first of three stages.
 template <class T, int D, int E, Precision P, bool kRotary = false, class Stream>
 void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
@@ -93,22 +106,18 @@ void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_
   run_stage<Sm80, Sm90a>(plan.summary, stage, pairs, device, stream, Start::kInOrder);
 }
 
-/// Launches the last of three stages. Falls back to a kernel with less shared memory where the
-/// first choice does not fit.
+/// Launches the last of three stages.
 template <class T, int D, int E, Precision P, bool kRotary, class Stream>
 void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t pairs,
                   const Device& device, const Stream& stream) {
-  using Sm80 = ReadOutSm80<T, D, E, P, kRotary>;
-  if constexpr (Sm80::kSharedBytes > kLeastShared) {
-    if (device.shared_bytes < Sm80::kSharedBytes) {
-      stream.template run<ReadOutSm80<T, D, E, P, kRotary, kLeastShared>>(stage, pairs,
-                                                                          Start::kEarly);
+  if constexpr (Widths<D, E>::kTensorCopies) {
+    if (plan.read_out == Arch::kSm90a) {
+      run_copying<ReadOutSm90<T, D, E, P, kRotary>>(stage, pairs, device, stream, Start::kEarly);
       return;
     }
   }
-  using Sm90a =
-      std::conditional_t<Widths<D, E>::kTensorCopies, ReadOutSm90<T, D, E, P, kRotary>, Sm80>;
-  run_stage<Sm80, Sm90a>(plan.read_out, stage, pairs, device, stream, Start::kEarly);
+  run_fitting<ReadOutSm80<T, D, E, P, kRotary>, ReadOutSm80<T, D, E, P, kRotary, kLeastShared>>(
+      stage, pairs, device, stream, Start::kEarly);
 }
 
 /// Launches the second and third stage.
@@ -190,19 +199,20 @@ void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pai
       return;
     }
   }
+  constexpr std::int32_t kLeast = form_bounds<D, E>(Arch::kSm80, kLeastShared).fused_blocks;
   if constexpr (kMost80 > 4) {
     if (stage.query_blocks.blocks() > 4 || stage.key_blocks.blocks() > 4) {
-      using Most = FusedSm80<T, D, E, kMost80>;
-      if (device.shared_bytes < Most::kSharedBytes) {
-        constexpr std::int32_t kLeast = form_bounds<D, E>(Arch::kSm80, kLeastShared).fused_blocks;
-        stream.template run<FusedSm80<T, D, E, kLeast, kLeastShared>>(stage, pairs);
-      } else {
-        stream.template run<Most>(stage, pairs);
-      }
+      run_fitting<FusedSm80<T, D, E, kMost80>, FusedSm80<T, D, E, kLeast, kLeastShared>>(
+          stage, pairs, device, stream);
       return;
     }
   }
-  if constexpr (kMost80 >= 4) stream.template run<FusedSm80<T, D, E, 4>>(stage, pairs);
+  if constexpr (kLeast >= 4) {
+    run_fitting<FusedSm80<T, D, E, 4>, FusedSm80<T, D, E, 4, kLeastShared>>(stage, pairs, device,
+                                                                            stream);
+  } else if constexpr (kMost80 >= 4) {
+    stream.template run<FusedSm80<T, D, E, 4>>(stage, pairs);
+  }
 }
 
 }  // namespace detail

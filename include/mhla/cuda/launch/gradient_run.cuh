@@ -211,17 +211,27 @@ class GradientRun {
       IntraBlockParameters p =
           intra(dn, l_.forward().v, l_.key_features(), l_.arrays.dquery_features[0]);
       p.row_weights = weights;
-      stream.template run<IntraBlockSm80<T, E, D, false>>(p, l_.pairs());
+      run_intra_block<E, D, false>(p, stream);
     }
     if (l_.problem.wants.k) {
       IntraBlockParameters p =
           intra(l_.forward().v, dn, l_.query_features(), l_.arrays.dkey_features[0]);
       p.column_weights = weights;
-      stream.template run<IntraBlockSm80<T, E, D, true>>(p, l_.pairs());
+      run_intra_block<E, D, true>(p, stream);
     }
     if (l_.problem.wants.v) {
-      stream.template run<IntraBlockSm80<T, D, E, true>>(
-          intra(l_.key_features(), l_.query_features(), dn, l_.problem.dv), l_.pairs());
+      run_intra_block<D, E, true>(intra(l_.key_features(), l_.query_features(), dn, l_.problem.dv),
+                                  stream);
+    }
+  }
+
+  /// Launches the kernel for c, or for each half of its columns if a and b are wide, too.
+  template <int K, int C, bool kLater, class Stream>
+  void run_intra_block(IntraBlockParameters p, const Stream& stream) const {
+    constexpr int kParts = Width<K>::kParts > 1 ? Width<C>::kParts : 1;
+    for (int part = 0; part < kParts; ++part) {
+      stream.template run<IntraBlockSm80<T, K, C / kParts, kLater>>(p, l_.pairs());
+      p.c.data += 2 * C / kParts, p.y.data += 2 * C / kParts;
     }
   }
 

@@ -67,6 +67,9 @@ struct Plan {
   /// A kernel that does not fit into the device's shared memory, so that calls are refused. Devices
   /// with kLeastShared bytes have kernels that fit.
   KernelNeed missing{};
+  /// True if no kernel normalises outputs of these widths in a causal form, so that calls are
+  /// refused.
+  bool lacks_norm = false;
 };
 
 /// Maximum waves of 16-query thread blocks for the split-key kernel. With more waves the other
@@ -188,8 +191,11 @@ constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
     if (plan.form == Form::kFused) {
       constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm80, 0).fused_blocks;
       const bool few = problem.query_blocks.blocks() <= 4 && problem.key_blocks.blocks() <= 4;
-      return {"fused", few ? FusedSm80Config<D, E, 4>::kBytes
-                           : FusedSm80Config<D, E, kMost, kLeastShared>::kBytes};
+      constexpr std::int32_t kFew = FusedSm80Config<D, E, 4>::kBytes;
+      constexpr std::int32_t kFewest = FusedSm80Config<D, E, 4, kLeastShared>::kBytes;
+      return {"fused", !few                   ? FusedSm80Config<D, E, kMost, kLeastShared>::kBytes
+                       : kFew <= kLeastShared ? kFew
+                                              : kFewest};
     }
   }
   const KernelNeed outputs =
@@ -235,6 +241,8 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form, 
     }
   }
   plan.missing = missing_need<D, E>(problem, device, plan);
+  plan.lacks_norm = problem.causal && problem.norm.normed &&
+                    CausalReadOutConfig<D, E, Precision::kSingle>::kColumnParts > 1;
   return plan;
 }
 

@@ -20,11 +20,11 @@ namespace mhla::cuda {
 //                                rows, and eight pieces in the order of rows, are in different
 //                                banks
 
-/// Exclusive or of places and pieces of a row.
+/// Place of a piece of a row that is not in panels.
 template <int kColumns>
-MHLA_HOST_DEVICE constexpr std::uint32_t swizzle(std::uint32_t row) {
+MHLA_HOST_DEVICE constexpr std::uint32_t swizzled(std::uint32_t row, std::uint32_t piece) {
   constexpr std::uint32_t kPieces = Width<kColumns>::kSwizzle;
-  return row / (8 / kPieces) % kPieces;
+  return piece / kPieces * kPieces + ((piece % kPieces) ^ (row / (8 / kPieces) % kPieces));
 }
 
 /// [kRows, kColumns] numbers at a shared address; panels begin at multiples of 1024.
@@ -44,10 +44,9 @@ struct SharedTile {
   /// Offset in bytes of a piece of a row.
   static MHLA_HOST_DEVICE constexpr std::uint32_t offset(std::uint32_t row, std::uint32_t piece) {
     if constexpr (kPanels) {
-      return piece / 8 * kPanelBytes + row * kRowBytes +
-             ((piece % 8) ^ swizzle<kColumns>(row)) * 16;
+      return piece / 8 * kPanelBytes + row * kRowBytes + ((piece % 8) ^ (row % 8)) * 16;
     } else {
-      return row * kRowBytes + (piece ^ swizzle<kColumns>(row)) * 16;
+      return row * kRowBytes + swizzled<kColumns>(row, piece) * 16;
     }
   }
 
@@ -89,9 +88,9 @@ struct SummaryRegions {
                                                          std::uint32_t piece) {
     if constexpr (kPanels) {
       return region * kRegionBytes + piece / 8 * kPanelBytes + row * kRowBytes +
-             ((piece % 8) ^ swizzle<kColumns>(row) ^ (region % 8)) * 16;
+             ((piece % 8) ^ (row % 8) ^ (region % 8)) * 16;
     } else {
-      return region * kRegionBytes + row * kRowBytes + (piece ^ swizzle<kColumns>(row)) * 16;
+      return region * kRegionBytes + row * kRowBytes + swizzled<kColumns>(row, piece) * 16;
     }
   }
 

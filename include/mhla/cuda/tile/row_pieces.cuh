@@ -5,8 +5,8 @@
 ///
 /// A sum over k may take its terms in any order. Thread p of a row's four threads therefore
 /// loads the adjacent numbers 8 p.. 8 p + 7 of every 32, in 16 bytes. Two steps of mma take both
-/// factors in that order. Of a rest of 16 numbers it loads 4, for one step, and of a rest of 8
-/// numbers 2, for a step of half the depth.
+/// factors in that order. The thread loads 4 of a rest of 16 numbers, for one step. It loads 2 of a
+/// rest of 8 numbers, for a step of half the depth.
 
 #include <cstdint>
 
@@ -24,7 +24,7 @@ struct RowPieces {
   static_assert(K % 8 == 0 && kPieces > 0 && kRest <= 2);
 
   ptx::Words4 pieces[kPieces];
-  std::uint32_t rest[2];
+  std::uint32_t rest[kRest == 2 ? 2 : 1];
 
   /// Loads a row that the grid does not write, and keeps it in L1 for other warps. A null row gives
   /// zeros.
@@ -66,8 +66,8 @@ MHLA_DEVICE void multiply_rows(float (&sums)[4], const RowPiecesPair<K>& rows,
     ptx::mma_m16n8k16<T>(sums, a[0], a_8[0], a[1], a_8[1], b[0], b[1]);
     ptx::mma_m16n8k16<T>(sums, a[2], a_8[2], a[3], a_8[3], b[2], b[3]);
   }
-  const std::uint32_t(&a)[2] = rows.x.rest;
-  const std::uint32_t(&a_8)[2] = rows.x_8.rest;
+  const auto& a = rows.x.rest;
+  const auto& a_8 = rows.x_8.rest;
   if constexpr (RowPieces<K>::kRest == 1) {
     ptx::mma_m16n8k8<T>(sums, a[0], a_8[0], columns.rest[0]);
   } else if constexpr (RowPieces<K>::kRest == 2) {
