@@ -107,7 +107,7 @@ void for_each_problem(const Visit& visit) {
               problem.op.denominator = denominator;
               problem.rotary = rotary;
               problem.norm.normed = normed;
-              visit(problem);
+              if (!plan<D, E>(problem, kRtx).lacks_norm) visit(problem);
             }
           }
         }
@@ -118,10 +118,16 @@ void for_each_problem(const Visit& visit) {
 
 template <class F>
 void for_each_width(const F& f) {
+  f.template operator()<32, 32>();
+  f.template operator()<48, 48>();
+  f.template operator()<48, 96>();
   f.template operator()<64, 64>();
   f.template operator()<72, 72>();
+  f.template operator()<96, 48>();
+  f.template operator()<96, 96>();
   f.template operator()<128, 128>();
   f.template operator()<128, 256>();
+  f.template operator()<256, 256>();
 }
 
 std::string text(const Problem& problem, const Device& device) {

@@ -9,10 +9,11 @@
 namespace mhla::cuda {
 
 /// Kernels of sm_90a for a pair of widths. Kernels of sm_80 do the rest.
-/// - kNone: none.
-/// - kMma: summaries, bidirectional read-out and the fused form, by tensor copies and mma.sync.
-/// - kWgmma: all stages and forms, by tensor copies and wgmma.
-enum class Sm90Kernels { kNone, kMma, kWgmma };
+enum class Sm90Kernels {
+  kNone,
+  kMma,    ///< summaries, bidirectional read-out and fused form: tensor copies, mma.sync
+  kWgmma,  ///< all stages and forms: tensor copies, wgmma
+};
 
 /// Widths of keys (D) and of values (E).
 struct WidthPair {
@@ -23,13 +24,15 @@ struct WidthPair {
 /// The pairs that kernels support. The gradient of (D, E) also needs the pair (E, D), or (128, D)
 /// if E is wider.
 inline constexpr WidthPair kWidthPairs[] = {
-    {32, 32, Sm90Kernels::kNone},  // image generation
-    {48, 48, Sm90Kernels::kNone},    {48, 96, Sm90Kernels::kNone},
-    {64, 64, Sm90Kernels::kWgmma},  // vision transformers
-    {72, 72, Sm90Kernels::kMma},    // vision transformers
-    {96, 48, Sm90Kernels::kNone},    {96, 96, Sm90Kernels::kNone},
+    {32, 32, Sm90Kernels::kNone},     // image generation
+    {48, 48, Sm90Kernels::kNone},     // small vision transformers
+    {48, 96, Sm90Kernels::kNone},     // values twice as wide
+    {64, 64, Sm90Kernels::kWgmma},    // vision transformers
+    {72, 72, Sm90Kernels::kMma},      // vision transformers
+    {96, 48, Sm90Kernels::kNone},     // gradients of (48, 96)
+    {96, 96, Sm90Kernels::kNone},     // language
     {128, 128, Sm90Kernels::kWgmma},  // video
-    {128, 256, Sm90Kernels::kWgmma},  // language
+    {128, 256, Sm90Kernels::kWgmma},  // language, values twice as wide
     {256, 256, Sm90Kernels::kNone},   // language
 };
 
