@@ -15,19 +15,19 @@
 ///
 /// A thread block has up to 256 slots of one block of one pair. Thread blocks are numbered along x
 /// by pair, then block, then part of the block. S~_i stays in shared memory. If kLimit has no space
-/// for all columns, those of one product are loaded at a time. Otherwise warps share nothing
-/// and need no barrier. A warp takes every kWarps-th strip of 16 slots through its own stages, and
-/// keeps phi(q) in registers. It stores the output through the stage of Q, up to 128 columns at a
-/// time.
+/// for all columns, those of one product are loaded at a time. Otherwise warps share nothing and
+/// need no barrier. A warp takes every kWarps-th strip of 16 slots through its own stages. It keeps
+/// phi(q) in registers, and stores up to 128 columns of outputs at a time through the stage of Q.
 ///
 ///     (D, E)         warps   stages     registers of a warp           per multiprocessor
 ///     (64, 64)       4       3          16 words of phi(q), 32 sums    4 or 3 thread blocks
 ///     (72, 72)       4       3          18, 36                         4 or 3
 ///     (128, 128)     4, 8    2          32, 64                         2, kPair 1
 ///     (128, 256)     8       2, 1       32, 64                         1
+///     (256, 256)     4, 8    1          64, 32                         1
 ///
 /// Shared memory: S~_i, the stages, a list of the slots' tokens, and z~_i or denominators: kBytes
-/// of ReadOutConfig. Device memory: Q and O once, S~ and z~ once per 256 slots.
+/// of ReadOutConfig. Device memory: Q once per part of S~, O once, S~ and z~ once per 256 slots.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4).
 
 #include <cstdint>
@@ -201,10 +201,9 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_mixture(const Pa
                                                                         int column) {
   const std::int64_t first = at.item * (std::int64_t{2} * D * E) + 2 * column;
   const ConsecutiveTokens rows{0, D};
-  const std::uint32_t thread = index_of(at.thread);
-  copy_rows<kThreads>(at.mixture(0), p.mixtures.high + first, 2 * E, rows, thread);
+  copy_rows<kThreads>(at.mixture(0), p.mixtures.high + first, 2 * E, rows, index_of(at.thread));
   if constexpr (P == Precision::kPair) {
-    copy_rows<kThreads>(at.mixture(1), p.mixtures.low + first, 2 * E, rows, thread);
+    copy_rows<kThreads>(at.mixture(1), p.mixtures.low + first, 2 * E, rows, index_of(at.thread));
   }
   ptx::cp_async_commit_group();
 }
@@ -246,22 +245,23 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
                                                                           Pass pass,
                                                                           std::int32_t strip) {
   const Strip stage = at.stage(strip);
-  Fragment<D> rows = load_rows(stage, 0, at.lane);
+  const std::uint32_t lane = index_of(at.lane) % 32;
+  Fragment<D> rows = load_rows(stage, 0, lane);
   apply<T>(p.map, rows);
   RowPair den{0, 0};
   if (p.normalization.denominator == Denominator::kKeySum) {
-    den = row_products<T>(rows, at.denominators(), at.lane);
+    den = row_products<T>(rows, at.denominators(), lane);
   } else if (p.normalization.denominator == Denominator::kCrossQuery) {
-    const std::uint32_t slot = 16 * strip + at.lane / 4;
+    const std::uint32_t slot = 16 * strip + lane / 4;
     den = {ptx::ld_shared_f32(at.denominators() + 4 * slot),
            ptx::ld_shared_f32(at.denominators() + 4 * (slot + 8))};
   }
-  if constexpr (kRotary) rotate<T>(rows, p.angles, at.row_tokens(strip), at.lane);
+  if constexpr (kRotary) rotate<T>(rows, p.angles, at.row_tokens(strip), lane);
   ptx::bar_warp_sync();  // all threads have read their part of Q
   const auto multiply_columns = [&](int column, float(&sums)[kOutputColumns / 8][4]) -> RowPair {
-    multiply<T>(sums, rows, at.mixture(0), 0, column / 8, at.lane);
+    multiply<T>(sums, rows, at.mixture(0), 0, column / 8, lane);
     if constexpr (P == Precision::kPair) {
-      multiply<T>(sums, rows, at.mixture(1), 0, column / 8, at.lane);
+      multiply<T>(sums, rows, at.mixture(1), 0, column / 8, lane);
     }
     return p.normalization.factors(sums, den, inverse_power(p.mixtures.scale));
   };
@@ -288,12 +288,12 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
       }
       const RowPair whole = kWhole ? over_row(squares) : kept_squares(at, strip);
       p.norm.template apply<T>(sums, p.norm.template scaled<E>(factors, whole),
-                               pass.column + column, at.pair, at.row_tokens(strip), at.lane);
+                               pass.column + column, at.pair, at.row_tokens(strip), lane);
       factors = {1, 1};
     }
     write_sums<T>(sums, factors, typename Config::Output{stage.begin},
                   p.o.head(at.pair) + 2 * (pass.column + column), p.o.token_stride,
-                  at.tokens(strip), at.lane);
+                  at.tokens(strip), lane);
   }
 }
 

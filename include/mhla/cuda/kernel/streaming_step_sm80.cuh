@@ -64,7 +64,8 @@ class StreamingStepSm80 {
   static constexpr int kHeldRegisters = Place::kRowPairs * 2 * 4 * (P == Precision::kPair ? 2 : 1);
   /// True if not all threads have a piece, so that addresses take more registers.
   static constexpr bool kRagged = kThreads % Place::kPieces != 0;
-  static constexpr int kBlocksPerMultiprocessor = kRagged                ? 3
+  static constexpr int kBlocksPerMultiprocessor = kHeldRegisters > 64    ? 2
+                                                  : kRagged              ? 3
                                                   : kHeldRegisters <= 16 ? 6
                                                   : kHeldRegisters <= 32 ? 5
                                                                          : 3;
