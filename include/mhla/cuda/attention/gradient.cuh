@@ -21,6 +21,7 @@
 #include "mhla/cuda/attention/gradient_inputs.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/gradient.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda::detail {
 

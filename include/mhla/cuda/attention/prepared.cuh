@@ -24,6 +24,7 @@
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/map_cache.cuh"
 #include "mhla/cuda/launch/stream.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {

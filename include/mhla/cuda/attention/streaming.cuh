@@ -15,6 +15,7 @@
 #include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
+#include "mhla/cuda/kernel/streaming_slice.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
 #include "mhla/cuda/kernel/streaming_step_sm80.cuh"
 #include "mhla/cuda/launch/device.cuh"

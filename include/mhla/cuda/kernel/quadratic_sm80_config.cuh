@@ -14,7 +14,6 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixing_copy.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/width.cuh"
 

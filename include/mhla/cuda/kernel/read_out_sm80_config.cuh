@@ -8,7 +8,6 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 #include "mhla/cuda/tile/width.cuh"

@@ -1,8 +1,7 @@
 #pragma once
 
 /// \file
-/// Read-out by tensor copies and wgmma, or by mma.sync where rows are not panels: outputs of every
-/// query:
+/// Read-out by tensor copies and wgmma (mma.sync without panels): outputs of every query:
 ///
 ///     o_t = factor(den_t) phi(q_t)^T S~_i,   t in block i; kRotary rotates this phi(q_t)
 ///     den_t = phi(q_t) . z~_i                            kKeySum
@@ -10,9 +9,9 @@
 ///
 /// Thread blocks are persistent (persistent_sm90.cuh). A producer thread loads two rings: mixtures,
 /// and boxes of Q (tile/token_boxes.cuh). A mixture is S~_i as E / 64 panels of [D][64] for wgmma,
-/// or D rows, followed by z~_i. D / 64 warpgroups alternate between tiles of 64 slots of a
-/// box. They load Q, compute phi, den and products, normalise and gate (tile/output_norm.cuh), and
-/// store O in place of Q, with E columns. The producer stores a box of O before it loads the slot.
+/// or D rows, followed by z~_i. D / 64 warpgroups alternate between tiles of 64 slots of a box.
+/// They load Q, compute phi, den and products, normalise and gate (tile/output_norm.cuh), and store
+/// O in place of Q, with E columns. The producer stores a box of O before it loads the slot.
 ///
 ///     (D, E)        threads      per multiprocessor    slots of S~, at most    sums per thread
 ///     (64, 64)      128 + 32     2 thread blocks       3                       32

@@ -48,6 +48,7 @@
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 

@@ -37,6 +37,7 @@
 #include "mhla/cuda/kernel/split_quadratic_sm80.cuh"
 #include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm80.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"

@@ -9,6 +9,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixing_sm90_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
 namespace mhla::cuda {
