@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -123,6 +125,28 @@ TEST(FormBounds, FusedBlocksAreWhatFitsIntoSharedMemory) {
   static_assert(table_is_right<128, 128, Arch::kSm90a>());
   static_assert(table_is_right<128, 256, Arch::kSm80>());
   static_assert(table_is_right<128, 256, Arch::kSm90a>());
+}
+
+/// The bounds on devices with 99, 163 and 227 KB.
+template <int D, int E>
+constexpr bool bounds_are(std::array<int, 3> fused, std::array<int, 3> quadratic) {
+  constexpr Arch kArchs[] = {Arch::kSm80, Arch::kSm80, Arch::kSm90a};
+  constexpr int kBytes[] = {mhla::cuda::kLeastShared, 166912, 232448};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto bounds = mhla::cuda::form_bounds<D, E>(kArchs[i], kBytes[i]);
+    if (bounds.fused_blocks != fused[i] || bounds.quadratic_keys != quadratic[i]) return false;
+  }
+  return true;
+}
+
+TEST(FormBounds, AreThoseOfThePage) {
+  constexpr std::array kAll = {256, 256, 256};
+  static_assert(bounds_are<32, 32>({8, 16, 16}, kAll) && bounds_are<48, 48>({8, 16, 16}, kAll));
+  static_assert(bounds_are<48, 96>({0, 0, 0}, kAll) && bounds_are<96, 48>({0, 0, 0}, kAll));
+  static_assert(bounds_are<64, 64>({8, 16, 16}, kAll) && bounds_are<72, 72>({4, 4, 16}, kAll));
+  static_assert(bounds_are<96, 96>({4, 4, 4}, kAll) && bounds_are<128, 128>({0, 4, 4}, kAll));
+  static_assert(bounds_are<128, 256>({0, 0, 0}, {0, 256, 256}));
+  static_assert(bounds_are<256, 256>({0, 0, 0}, {0, 0, 0}));
 }
 
 TEST(Plan, TheCopyEngineFeedsTheFusedFormWhereBlocksAreBoxes) {
