@@ -43,6 +43,13 @@ constexpr std::int32_t fused_blocks(Arch arch, bool least) {
   return 0;
 }
 
+/// Bytes of a fused kernel, or of the one for kFewer regions that replaces it if it is too large.
+template <int D, int E, int kRegions, int kFewer>
+constexpr std::int32_t fused_bytes() {
+  constexpr std::int32_t kBytes = FusedSm80Config<D, E, kRegions>::kBytes;
+  return kBytes <= kLeastShared ? kBytes : FusedSm80Config<D, E, kFewer, kLeastShared>::kBytes;
+}
+
 /// Bytes of the largest quadratic kernel of sm_80, or a number beyond any device if there is none.
 template <int D, int E>
 constexpr std::int32_t quadratic_bytes() {

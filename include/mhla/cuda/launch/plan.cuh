@@ -187,15 +187,12 @@ constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
   if constexpr (Widths<D, E>::kQuadratic) {
     if (plan.form == Form::kQuadratic) return quadratic_need<D, E>(problem, plan);
   }
-  if constexpr (form_bounds<D, E>(Arch::kSm80, 0).fused_blocks > 0) {
+  constexpr std::int32_t kLeast = form_bounds<D, E>(Arch::kSm80, 0).fused_blocks;
+  if constexpr (kLeast > 0) {
+    constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm80).fused_blocks;
+    const bool few = problem.query_blocks.blocks() <= 4 && problem.key_blocks.blocks() <= 4;
     if (plan.form == Form::kFused) {
-      constexpr std::int32_t kMost = form_bounds<D, E>(Arch::kSm80, 0).fused_blocks;
-      const bool few = problem.query_blocks.blocks() <= 4 && problem.key_blocks.blocks() <= 4;
-      constexpr std::int32_t kFew = FusedSm80Config<D, E, 4>::kBytes;
-      constexpr std::int32_t kFewest = FusedSm80Config<D, E, 4, kLeastShared>::kBytes;
-      return {"fused", !few                   ? FusedSm80Config<D, E, kMost, kLeastShared>::kBytes
-                       : kFew <= kLeastShared ? kFew
-                                              : kFewest};
+      return {"fused", few ? fused_bytes<D, E, 4, 4>() : fused_bytes<D, E, kMost, kLeast>()};
     }
   }
   const KernelNeed outputs =
