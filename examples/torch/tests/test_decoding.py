@@ -222,6 +222,17 @@ def test_errors_name_the_argument(emulated, wrong, sentence):
         OPERATORS.stream_step(**(named | wrong))
 
 
+def test_queries_are_scaled(emulated):
+    """A layer does not show it, because it normalises outputs."""
+    q, v = tokens(1, 1)[..., None, :128].bfloat16(), tokens(1, 1)[..., None, :].bfloat16()
+    outputs = []
+    for scale in (1., 0.5):
+        state = torch.zeros(OPERATORS.stream_parts(q, 1, 1, 128, 256, 2, 4)[-1], dtype=torch.uint8)
+        outputs.append(OPERATORS.stream_step(state, q, q, v, torch.ones(2, 2), 4, 1, scale=scale,
+                                             normalizer="none"))
+    assert outputs[0].any() and torch.equal(outputs[0] / 2, outputs[1])
+
+
 def test_traces_shapes():
     with torch._subclasses.FakeTensorMode(), torch.device("cuda"):
         q, v = (torch.empty(3, 5, 2, width, dtype=torch.bfloat16) for width in (128, 256))
