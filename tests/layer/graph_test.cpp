@@ -94,6 +94,22 @@ struct OddFamily : ForkFamily {
   }
 };
 
+/// y = x * (1 + c2) + c1 of the halves of the condition.
+struct ModulatedFamily : ForkFamily {
+  static Value build(Graph<double>& g, Value x, const ForkOptions& o) {
+    const Value c = g.condition(2 * o.channels);
+    return modulate_step(g, x, c.part(1, 2), c.part(0, 2));
+  }
+};
+
+TEST(Graph, PartsOfTheConditionAreItsColumns) {
+  const mhla::Layer<ModulatedFamily> layer({.channels = 1, .tokens = 1});
+  const Matrix<double> x = Matrix<double>::Constant(1, 1, 3);
+  Matrix<double> c(1, 2);
+  c << 10, 2;
+  EXPECT_EQ(layer(x, c)(0, 0), 3 * (1 + 2) + 10);
+}
+
 /// A layer with a step whose output no step reads.
 struct IdleFamily : ForkFamily {
   static Value build(Graph<double>& g, Value x, const ForkOptions& o) {
