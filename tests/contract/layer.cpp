@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "support/add_test.hpp"
 #include "support/message_of.hpp"
+#include "support/outputs.hpp"
 
 namespace mhla::test {
 namespace {
@@ -47,11 +47,7 @@ void expect_rows_apart(const Shapes& shapes, Tensors<A>& to, const Call& call) {
     }
   }
   for (std::size_t i = 0; i < to.count(); ++i) {
-    const Matrix<A> after = to.copy(i);
-    EXPECT_EQ(std::memcmp(after.data(), before[i].data(),
-                          static_cast<std::size_t>(after.size()) * sizeof(A)),
-              0)
-        << i;
+    EXPECT_TRUE(same_bits(to.copy(i), before[i])) << i;
   }
 }
 
