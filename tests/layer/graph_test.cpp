@@ -81,14 +81,21 @@ TEST(Graph, ScratchDoesNotGrowWithTheSteps) {
             some.backward_workspace_bytes(rows) - kept(some));
 }
 
-/// Layers that a graph cannot be: of no step, of another width, and one that backward needs as a
-/// whole.
+/// Layers that a graph cannot be: of no step, of another width, one that backward needs as a whole,
+/// and sums into the input, into a value that an adjoint reads, and of the output.
 template <int kCase>
 struct OddFamily : ForkFamily {
   static Value build(Graph<double>& g, Value x, const ForkOptions& o) {
     if (kCase == 0) return x;
     if (kCase == 1) return dense_step(g, x, g.dense("out", {o.tokens, x.cols}));
     const Value y = dense_step(g, x, g.dense("out", {x.cols, x.cols}));
+    const auto last = g.dense("last", {x.cols, x.cols});
+    if (kCase == 3) return dense_step(g, residual_step(g, x, y), last);
+    if (kCase == 4) {
+      const Value z = dense_step(g, y, g.dense("middle", {x.cols, x.cols}));
+      return dense_step(g, residual_step(g, y, z), last);
+    }
+    if (kCase == 5) return residual_step(g, y, relu_step(g, y, 0));
     const auto mixing = g.tensor("mixing", {1, 1});
     return attention_step(g, {y, y, y}, 1, Grid({o.tokens}, {o.tokens}), Operator<>(), mixing);
   }
@@ -145,6 +152,15 @@ TEST(GraphErrors, NameTheOutput) {
   EXPECT_EQ(refused(OddFamily<2>()),
             "mhla::ForkLayer: graph has a last value that backward reads, expected one more step, "
             "such as dense_step");
+  const auto sum = [](int step) {
+    return "mhla::ForkLayer: graph has step " + std::to_string(step) +
+           ", which reads the output, or adds to a value that a step before it reads, expected "
+           "sums "
+           "into an output that no step has read";
+  };
+  EXPECT_EQ(refused(OddFamily<3>()), sum(1));
+  EXPECT_EQ(refused(OddFamily<4>()), sum(2));
+  EXPECT_EQ(refused(OddFamily<5>()), sum(1));
 }
 
 }  // namespace

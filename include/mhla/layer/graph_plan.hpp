@@ -108,6 +108,8 @@ struct GraphPlan {
   static bool has(const StepValues::Values& values, std::size_t at) {
     return std::any_of(values.begin(), values.end(), [at](Value v) { return v.at == at; });
   }
+  /// Throws if a step reads the output, or adds to a value that an adjoint before it reads.
+  void expect_sums(const char* name) const;
   /// Lets a value be there at an adjoint: on the tape, or computed again.
   void need(Value v, std::size_t step, std::vector<Times>& again);
   /// Places gradients and the values that backward computes again.
@@ -200,8 +202,33 @@ inline void GraphPlan::place_backward() {
   }
 }
 
+inline void GraphPlan::expect_sums(const char* name) const {
+  const auto takes = [](const StepValues& v, std::size_t at) {
+    return has(v.inputs, at) || has(v.unsloped, at);
+  };
+  for (std::size_t s = 0; s < nodes.size(); ++s) {
+    const StepValues& v = nodes[s].values;
+    bool wrong = !given({output, 0, 0}) && takes(v, output);
+    if (!v.sum.absent()) {
+      wrong = wrong || given(v.sum) || places[v.sum.at].remade;
+      for (std::size_t t = 0; t < s; ++t) {
+        const StepValues& before = nodes[t].values;
+        const bool again = !before.output.absent() && places[before.output.at].remade;
+        wrong = wrong || has(before.read, v.sum.at) || (again && takes(before, v.sum.at));
+      }
+    }
+    if (wrong) {
+      fail_option(name, "graph",
+                  "has step " + std::to_string(s) +
+                      ", which reads the output, or adds to a value that a step before it reads",
+                  "sums into an output that no step has read");
+    }
+  }
+}
+
 inline void GraphPlan::place(const char* name, Value out) {
   output = out.at;
+  expect_sums(name);
   place_backward();
   for (std::size_t at = 1; at < places.size(); ++at) {
     Place& place = places[at];

@@ -214,7 +214,8 @@ void add_step(Graph<T>& g, Value sum, Value v) {
   g.add({.sum = sum, .inputs = {v}}, detail::AddForward<T>{v, sum}, detail::NoAdjoint());
 }
 
-/// sum += x, a residual that other steps read too. Returns the sum.
+/// sum += x, a residual that other steps read too. Returns the sum: the output of a step that no
+/// step has read, and not the layer's input.
 template <class T>
 Value residual_step(Graph<T>& g, Value sum, Value x) {
   const auto adjoint = [=](const Pass<T>& p) {
