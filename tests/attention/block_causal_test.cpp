@@ -64,6 +64,10 @@ TEST(BlockCausal, StepsBelowOneListsOfLaterStepsAndCrossQueryAreRefused) {
       text(listed, 1, Operator<>()),
       "mhla::block_causal: mixing lists block 2 for block 1, expected blocks of no later step, "
       "up to 1");
+  const Pattern in_pairs = Pattern(3, 3).block_causal(2);
+  EXPECT_EQ(text(MixingMatrix<float>(in_pairs), 1, Operator<>()),
+            "mhla::block_causal: mixing has steps of 2 blocks, expected steps of 1, or a matrix "
+            "without steps");
   EXPECT_EQ(text(MixingMatrix<float>(Matrix<float>::Ones(3, 3)), 1,
                  Operator{Relu{}, Relu{}, AnyNormalizer(WeightSums::kCrossQuery, 1)}),
             "mhla::block_causal: normalizer is CrossQuery, which reads later queries, expected a "

@@ -260,6 +260,14 @@ TEST(BlockStreaming, WhatDoesNotFitIsRefusedAndChangesNothing) {
   EXPECT_EQ(text([&] { in_threes.append(state, inputs(x, x, x), out); }),
             "mhla::BlockStreaming::append: state was made by another stream, expected one made by "
             "start()");
+  EXPECT_EQ(text([&] { in_twos.start(-1); }),
+            "mhla::BlockStreaming::start: head is -1, expected a head of the mixing matrix, which "
+            "has 1");
+  const MixingMatrix<float> later(Pattern(4, {{0}, {0, 3}, {1}, {3}}));
+  EXPECT_EQ(
+      text([&] { Stream({.width = 2, .values = 2}, Contiguous(6, 3), later); }),
+      "mhla::BlockStreaming: mixing lists block 3 for block 1, expected blocks of no later step, "
+      "up to 1");
   EXPECT_EQ(text([&] { Stream({.width = -1, .values = 2}, Contiguous(6, 2), m); }),
             "mhla::BlockStreaming: sizes are width -1, values 2, normalizer_width 0, expected "
             "widths >= 0");

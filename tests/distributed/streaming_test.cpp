@@ -51,5 +51,22 @@ TEST(RankStreams, RowsOfOutputsAreContiguous) {
             "mhla::distributed::append_values: out has strides [16, 8, 4, 2]" + contiguous);
 }
 
+TEST(RankStreams, StatesOfHeadsOfAnotherRankAreRefused) {
+  distributed::run_ranks(1, [&](distributed::ThreadRank& rank) {
+    const Streaming<float> stream({.width = 2, .values = 2, .block_length = 4},
+                                  per_head(uniform_causal<float>(3), 3));
+    const Tensor<float> x({1, 2, 2, 2});
+    Tensor<float> out(x.shape());
+    const std::vector<Index> borders{0, 2};
+    std::vector<StreamingState<float>> states{stream.start(1), stream.start(2)};
+    EXPECT_EQ(message_of<option_error>([&] {
+                distributed::append_heads(rank, borders, stream, std::span(states), inputs(x, x, x),
+                                          out.view());
+              }),
+              "mhla::distributed::append_heads: states begins with head 1, expected head 0, the "
+              "first of this rank");
+  });
+}
+
 }  // namespace
 }  // namespace mhla::test

@@ -8,7 +8,7 @@
 ///     o_t = phi(q_t)^T (sum_b m_ib S_b) / den_t     over the blocks b < (i / step + 1) step
 ///
 /// It is the bidirectional form of the coefficients of no later step (Pattern::block_causal), with
-/// its bits, its workspace and its kept summaries. Other coefficients are not read, so that a dense
+/// its bits, its workspace and its kept summaries. Other coefficients are not used, so that a dense
 /// [M,M] parameter serves. Blocks are those of any partition: a Grid of a video counts them frame
 /// by frame if a block is one frame deep. Equal to naive_attention with m.block_causal(step). Cost:
 /// 4*N*D*E + (M + step)*M*D*E flops; memory as bidirectional. block_streaming.hpp appends one step
@@ -22,12 +22,12 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Writes the output of one head, or of every head of a batch, into `out`. Workspace and kept
-/// memory have the bytes of bidirectional (bidirectional_workspace_bytes,
-/// bidirectional_kept_bytes). \param blocks  a partition of the tokens into M blocks; for a batch
-/// also a function of the length \param mixing  [M,M]; coefficients of later steps are not read
-/// \param step    blocks of a step, at least 1; the last step may have fewer
-/// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input, but may be q itself
-/// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
+/// memory have the bytes of bidirectional.
+/// \param blocks  a partition of the tokens into M blocks; for a batch also a function of the
+/// length \param mixing  [M,M]; coefficients of later steps are not used \param step    blocks of a
+/// step, at least 1; the last step may have fewer \param out     [N,E], of a batch [B,N,H,E];
+/// overlaps no input, but may be q itself \throws shape_error, option_error for anything that does
+/// not fit, before `out` is touched.
 template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 void block_causal(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                   Index step, const Op& op, const std::type_identity_t<detail::output_of<In>>& out,
@@ -58,13 +58,17 @@ struct BlockCausalForm : BidirectionalForm<A, Blocks, Op> {
 template <class In, class Blocks, class Op>
 auto block_causal_form(const In& /*in*/, const Blocks& blocks, const mixing_of<In>& mixing,
                        Index step, const Op& op, const char* name = "block_causal") {
-  return BlockCausalForm<sum_of<In>, Blocks, Op>{{name, blocks, mixing.block_causal(step), op}};
+  return BlockCausalForm<sum_of<In>, Blocks, Op>{
+      {name, blocks, mixing.block_causal(step, name), op}};
 }
 
-/// Parameters, or gradients or tangents of them, with the coefficients of no later step.
+/// Parameters, or gradients or tangents of them, with the coefficients of no later step. Lists have
+/// no others, unless expect_parameters refuses them.
 template <class Parameters>
 Parameters block_causal_parameters(Parameters parameters, Index step) {
-  parameters.mixing = parameters.mixing.block_causal(step);
+  if (!parameters.mixing.pattern().sparse()) {
+    parameters.mixing = parameters.mixing.block_causal(step);
+  }
   return parameters;
 }
 

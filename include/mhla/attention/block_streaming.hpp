@@ -69,7 +69,7 @@ class BlockStreaming {
   /// A state that has seen no step. It reads the mixing matrix of this head, if each has one.
   /// \throws option_error if there is no such head.
   StreamingState<A> start(Index head = 0) const {
-    return {header(detail::state_head(head, heads())), memory_bytes_};
+    return {header(detail::state_head("BlockStreaming::start", head, heads())), memory_bytes_};
   }
   /// Mixing matrices: H, or 1 if all heads share one.
   Index heads() const { return mixing_.view().heads(); }
@@ -167,7 +167,7 @@ BlockStreaming<T, Blocks, Op, Mixing>::BlockStreaming(const BlockStreamingSizes&
     fail_option(kName, "step", "has no token", "a partition of the tokens of a step");
   expect_partition(kName, "step", blocks_, tokens());
   expect_causal_normalizer(kName, op_);
-  Window::check(kName, mixing_.view());
+  Window::check(kName, mixing_.view(), this->step());
   head_ = head_sizes(shapes(), op_);
   memory_bytes_ = counted_bytes(
       [this](Arena& arena) { return HeadSummaries<A>(kName, arena, head_, window(0).places()); });

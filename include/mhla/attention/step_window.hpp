@@ -55,8 +55,9 @@ class StepWindow<A, MixingView<const A>> {
   using View = MixingView<const A>;
 
  public:
-  static void check(const char* function, const View& mixing) {
+  static void check(const char* function, const View& mixing, Index step) {
     expect_mixing(function, mixing, mixing.rows(), mixing.rows());
+    mixing.block_causal(step, function);
   }
 
   StepWindow(const View& mixing, Index step) : mixing_(mixing.block_causal(step)), step_(step) {
@@ -109,7 +110,9 @@ class StepWindow<A, DecayView<const A>> {
   using View = DecayView<const A>;
 
  public:
-  static void check(const char* function, const View& mixing) { expect_decay(function, mixing); }
+  static void check(const char* function, const View& mixing, Index /*step*/) {
+    expect_decay(function, mixing);
+  }
 
   StepWindow(const View& mixing, Index step) : mixing_(mixing), step_(step) {}
 
@@ -120,7 +123,8 @@ class StepWindow<A, DecayView<const A>> {
   Index first_read(Index i) const { return i; }
   BlockShare queries(Index /*i*/, Index /*first*/) const { return {0, step_, step_}; }
   BlockShare keys(Index i, Index first) const { return {terms() + i - first, step_, places()}; }
-  Index numbers() const { return step_ * places(); }
+  /// Coefficients, or the mixture of a piece of columns.
+  Index numbers() const { return std::max(step_ * places(), kDecayColumns); }
 
   void advance(Rows<A> rows, Index cols, Index i, Index from, Index to, A* scratch) const {
     for (Index b = from; b < to; ++b) {

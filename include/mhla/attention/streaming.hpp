@@ -169,7 +169,7 @@ detail::StateHeader Streaming<T, Op, Mixing>::header(Index head) const {
 
 template <Scalar T, class Op, class Mixing>
 auto Streaming<T, Op, Mixing>::start(Index head) const -> StreamingState<A> {
-  return {header(detail::state_head(head, heads())), memory_bytes_};
+  return {header(detail::state_head("Streaming::start", head, heads())), memory_bytes_};
 }
 
 template <Scalar T, class Op, class Mixing>

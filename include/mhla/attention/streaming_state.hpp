@@ -64,9 +64,9 @@ struct StateHeader {
 };
 
 /// Head of a new state. Throws if the stream has mixing matrices of other heads alone.
-inline Index state_head(Index head, Index matrices) {
+inline Index state_head(const char* function, Index head, Index matrices) {
   if (head < 0 || (matrices > 1 && head >= matrices)) {
-    fail_option("Streaming::start", "head", "is " + std::to_string(head),
+    fail_option(function, "head", "is " + std::to_string(head),
                 "a head of the mixing matrix, which has " + std::to_string(matrices));
   }
   return matrices > 1 ? head : 0;
@@ -100,8 +100,7 @@ class StreamingState {
   void save(std::span<std::byte> to) const;
 
   /// Replaces this state by the one saved in `from`; unchanged on error.
-  /// \throws option_error unless `from` was saved by a state of the same head and of a stream of
-  /// the
+  /// \throws option_error unless `from` was saved by a state of the same head, of a stream of the
   ///         same sizes, in a build for the same instruction set.
   void restore(std::span<const std::byte> from);
 

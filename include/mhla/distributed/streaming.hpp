@@ -90,6 +90,11 @@ void append_part(C& comm, const char* function, const char* argument, std::size_
     }
     expect_distinct(function, "out", out);
     check_append(stream, {states.data(), states.size()}, in, part(), call);
+    const Index head = axis == 2 ? first[static_cast<std::size_t>(comm.rank())] : 0;
+    if (stream.heads() > 1 && !states.empty() && states[0].head() != head) {
+      fail_option(function, "states", "begins with head " + std::to_string(states[0].head()),
+                  "head " + std::to_string(head) + ", the first of this rank");
+    }
     for (const Index size : out.shape) signature.add("out", "size", size);
     signature.add_bits(argument, "borders", Fingerprint().add(first));
   });

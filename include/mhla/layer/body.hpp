@@ -69,10 +69,15 @@ class PackedWeights {
   PackedWeights& operator=(const PackedWeights&) = delete;
 
   /// Returns the layer whose weight lies at this place.
+  /// \throws option_error for a weight that Graph::dense has not added.
   const PackedDense<T>& at(const ParameterSlice& weight) const {
-    return std::find_if(packed_.begin(), packed_.end(),
-                        [&](const auto& p) { return p.first == weight.begin; })
-        ->second;
+    const auto found = std::find_if(packed_.begin(), packed_.end(),
+                                    [&](const auto& p) { return p.first == weight.begin; });
+    if (found == packed_.end()) {
+      fail_option("append", "graph", "has a dense step of another weight",
+                  "weights of Graph::dense");
+    }
+    return found->second;
   }
 
  private:

@@ -279,18 +279,20 @@ void normalize_rows(MixingView<A> m) {
   };
   const auto for_each_row = [&m](auto&& f) {
     for (Index h = 0; h < m.heads(); ++h) {
-      for (Index i = 0; i < m.rows(); ++i) f(m.of_head(h), i);
+      for (Index i = 0; i < m.rows(); ++i) f(m.of_head(h), i, h);
     }
   };
-  for_each_row([&](const MixingView<A>& of, Index i) {
+  for_each_row([&](const MixingView<A>& of, Index i, Index h) {
     const A total = row_sum(of, i);
     if (total == 0 || !std::isfinite(total)) {
       detail::fail_option("normalize_rows", "m",
-                          "has row " + std::to_string(i) + " with sum " + std::to_string(total),
+                          "has row " + std::to_string(i) +
+                              (m.heads() > 1 ? " of head " + std::to_string(h) : "") +
+                              " with sum " + std::to_string(total),
                           "rows with a finite sum other than 0");
     }
   });
-  for_each_row([&](const MixingView<A>& of, Index i) {
+  for_each_row([&](const MixingView<A>& of, Index i, Index) {
     const A total = row_sum(of, i);
     of.for_each_in_row(i, [&](Index, A& c) { c /= total; });
   });

@@ -63,9 +63,9 @@ class MixingView {
   }
 
   /// The coefficients of blocks in no later step than their row's (Pattern::block_causal).
-  MixingView block_causal(Index step) const {
+  MixingView block_causal(Index step, const char* function = "block_causal") const {
     MixingView part = *this;
-    part.pattern_ = pattern_.block_causal(step);
+    part.pattern_ = pattern_.block_causal(step, function);
     return part;
   }
 

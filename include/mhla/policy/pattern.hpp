@@ -4,7 +4,7 @@
 /// Stage 4 of 5: positions of the coefficients of a mixing matrix [Mq,Mk], and their memory layout.
 /// With a band, cost grows with M instead of M^2. With lists of key blocks per row, cost grows with
 /// the number of coefficients. Other entries are 0, are not stored and have no gradient. Numbers of
-/// a band that block_causal leaves out are stored, but not read.
+/// a band that block_causal leaves out are stored, but not used.
 
 #include <algorithm>
 #include <memory>
@@ -73,8 +73,11 @@ class Pattern {
   /// The same numbers in memory, without the coefficients of blocks in later steps than their
   /// row's. A step is `step` consecutive blocks, such as those of a frame: row i keeps the columns
   /// b < (i / step + 1) step.
-  /// \throws option_error if step < 1, or if lists have a column of a later step.
-  Pattern block_causal(Index step) const;
+  /// \throws option_error if step < 1, if lists have a column of a later step, or if the pattern
+  /// has
+  ///     steps of another size.
+  /// \param function  that errors name
+  Pattern block_causal(Index step, const char* function = "block_causal") const;
 
   Index rows() const { return rows_; }  ///< Mq, query blocks
   Index cols() const { return cols_; }  ///< Mk, key blocks
@@ -180,9 +183,13 @@ inline Pattern::Pattern(Index cols, const std::vector<std::vector<Index>>& lists
   lists_ = std::make_shared<const detail::PatternLists>(detail::pattern_lists(cols, lists));
 }
 
-inline Pattern Pattern::block_causal(Index step) const {
+inline Pattern Pattern::block_causal(Index step, const char* function) const {
   if (step < 1) {
-    detail::fail_option("block_causal", "step", "is " + std::to_string(step), "at least 1 block");
+    detail::fail_option(function, "step", "is " + std::to_string(step), "at least 1 block");
+  }
+  if (!sparse() && step_ != 0 && step_ != step) {
+    detail::fail_option(function, "mixing", "has steps of " + std::to_string(step_) + " blocks",
+                        "steps of " + std::to_string(step) + ", or a matrix without steps");
   }
   Pattern part = *this;
   part.step_ = step;
@@ -190,7 +197,7 @@ inline Pattern Pattern::block_causal(Index step) const {
     const detail::PatternList list = row(i);
     const Index last = list.count == 0 ? 0 : list.blocks[list.count - 1];
     if (last > part.last_of_step(i)) {
-      detail::fail_option("block_causal", "mixing",
+      detail::fail_option(function, "mixing",
                           "lists block " + std::to_string(last) + " for block " + std::to_string(i),
                           "blocks of no later step, up to " + std::to_string(part.last_of_step(i)));
     }
