@@ -113,6 +113,19 @@ def test_a_state_is_saved_and_restored(kind):
         state.copy_(state.select([0, 1]))
 
 
+def test_autocast_rounds_no_sums():
+    """A prompt is appended under autocast, and the next tokens without it."""
+    layer, x = layer_of(torch.float32, convolution=3), tokens(2, 9, torch.float32)
+    state = layer.start(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer.append(state, x[:, :6])
+    assert {t.dtype for t, _ in state.tensors()} == {torch.float32}
+    for sums in (state.open_summary, state.mixture, state.summaries[0]):
+        assert not torch.equal(sums, sums.bfloat16().float())
+    exact = layer_of(convolution=3)(x.double())
+    expect_near(layer.append(state, x[:1, 6:], [0]), exact[:1, 6:])
+
+
 @pytest.mark.parametrize("order", ([2, 0, 0, 1], torch.tensor([1, 2])))
 def test_sequences_are_selected_in_any_order(kind, order):
     layer, state, x = started(kind)

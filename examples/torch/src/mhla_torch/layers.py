@@ -338,25 +338,30 @@ class Language(Rotary):
 
     def append_to_chunk(self, state, x):
         """Outputs of tokens of one chunk; see append."""
-        position, sums = state.counts[0], state.open_summary.dtype
-        i = position // self.chunk
-        row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(sums)
         *tensors, state.inputs = self.project(x, state.inputs)
-        q, k, v = (t.transpose(1, 2).to(sums) for t in tensors)  # [B,H,n,.]
-        q, k = self.features(q, k, self.turns[position:position + x.shape[1]])
+        tensors = (t.transpose(1, 2).to(state.open_summary.dtype) for t in tensors)  # [B,H,n,.]
+        out = operators.without_autocast(x, self.sum_chunk, state, *tensors)
+        return self.finish(out.transpose(1, 2).to(x.dtype), x)
+
+    def sum_chunk(self, state, q, k, v):
+        """Sums [B,H,n,E] of tokens of one chunk, in the type of the state's summaries."""
+        position, count = state.counts[0], q.shape[2]
+        i = position // self.chunk
+        row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(q.dtype)
+        q, k = self.features(q, k, self.turns[position:position + count])
         q = q * q.shape[-1]**-0.5
         if position % self.chunk == 0:
             state.mixture = torch.tensordot(row[:i], state.summaries[:i], 1)
         out = q @ (state.mixture + row[i] * state.open_summary)
         out = out + row[i] * (q @ k.transpose(-1, -2)).tril() @ v
         state.open_summary = state.open_summary + k.transpose(-1, -2) @ v
-        position += x.shape[1]
+        position += count
         state.counts = [position] * state.batch
         if position % self.chunk == 0:
             at = torch.tensor([i], device=state.open_summary.device)
             state.summaries = state.summaries.index_copy(0, at, state.open_summary[None])
             state.open_summary = torch.zeros_like(state.open_summary)
-        return self.finish(out.transpose(1, 2).to(x.dtype), x)
+        return out
 
     def features(self, q, k, angles):
         """Rotated features of q and k."""

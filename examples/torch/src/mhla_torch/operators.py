@@ -163,9 +163,8 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
                                        for argument in _PARAMETERS}
     _expect_one_device(name, q, tensors | parameters | options)
     options = _with_offsets(name, q, options)
-    device = q.device.type if q.device.type in _WITH_AUTOCAST else "cpu"
-    autocast = torch.is_autocast_enabled(device)
-    if autocast:
+    device = _autocast_device(q)
+    if torch.is_autocast_enabled(device):
         low = torch.get_autocast_dtype(device)
         tensors = {argument: t.to(low) if t is not None and _autocasts(t) else t
                    for argument, t in tensors.items()}
@@ -181,8 +180,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
     if reason or backend == "formula":
         if explain:
             return Explanation("formula", "", reason or 'backend is "formula"')
-        return _without_autocast(device, autocast, getattr(formula, name),
-                                 given | weights | blocks | options)
+        return without_autocast(q, getattr(formula, name), **given, **weights, **blocks, **options)
     if explain:
         return Explanation("kernels", _form(name, given, weights, blocks, options), "")
     keep = save != "inputs" and _keeps(name, (*tensors.values(), *parameters.values()), options)
@@ -196,7 +194,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
         return by_kernels(named | blocks)
     inner = blocks | ({"mixing": named.pop("mixing")} if "mixing" in named else {})
     run = functools.partial(formula.around, f"mhla::{name}", lambda **t: by_kernels(t | inner))
-    return _without_autocast(device, autocast, run, named)
+    return without_autocast(q, run, **named)
 
 
 def _with_offsets(name, q, options):
@@ -227,12 +225,20 @@ def _with_offsets(name, q, options):
     return options
 
 
-def _without_autocast(device, autocast, run, named):
-    """Calls a function of PyTorch's operations, whose products autocast would round."""
-    if not autocast:
-        return run(**named)
+def _autocast_device(tensor):
+    return tensor.device.type if tensor.device.type in _WITH_AUTOCAST else "cpu"
+
+
+def without_autocast(tensor, run, *arguments, **named):
+    """Calls a function of PyTorch's operations, whose products autocast would round.
+
+    tensor: any on the device of the operations
+    """
+    device = _autocast_device(tensor)
+    if not torch.is_autocast_enabled(device):
+        return run(*arguments, **named)
     with torch.autocast(device, enabled=False):
-        return run(**named)
+        return run(*arguments, **named)
 
 
 def _run(name, named):
