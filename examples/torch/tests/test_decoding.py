@@ -212,6 +212,20 @@ def test_says_why_it_decodes_in_pytorch(monkeypatch, options, reason):
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize("dtype, cast", ((torch.float32, torch.bfloat16),
+                                         (torch.float64, torch.float64)))
+def test_autocast_leaves_float64(dtype, cast):
+    try:
+        torch.set_autocast_enabled("cuda", True)  # which torch.autocast leaves without a device
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        torch.set_default_dtype(dtype)
+        with torch._subclasses.FakeTensorMode(), torch.device("cuda"):
+            assert mhla_torch.Language(256, 1, CHUNK, CHUNKS).projection_type() is cast
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_default_dtype(torch.float32)
+
+
 OPERATORS = torch.ops.mhla
 
 

@@ -288,9 +288,8 @@ class Language(Rotary):
     def projection_type(self):
         """The type of q, k and v."""
         weight = self.o_proj.weight
-        if weight.is_cuda and torch.is_autocast_enabled("cuda"):
-            return torch.get_autocast_dtype("cuda")
-        return weight.dtype
+        casts = weight.dtype is not torch.float64 and torch.is_autocast_enabled("cuda")
+        return torch.get_autocast_dtype("cuda") if weight.is_cuda and casts else weight.dtype
 
     def append(self, state, x, sequences=None):
         """The outputs [n,N,C] of the next tokens x [n,N,C] of sequences of a state, in O(D E) per
