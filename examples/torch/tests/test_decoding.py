@@ -109,7 +109,7 @@ def test_a_state_is_saved_and_restored(kind):
         assert state.counts == [6, 9, 9]
         assert torch.equal(layer.append(state, x[:, 9:11]), expected)
     assert torch.equal(layer.append(saved, x[:, 9:11]), expected)
-    with pytest.raises(ValueError, match="copy_: other has 2 sequences .* expected 3"):
+    with pytest.raises(ValueError, match="copy_: other has 2 sequences, .* expected 3"):
         state.copy_(state.select([0, 1]))
 
 
@@ -124,6 +124,14 @@ def test_autocast_rounds_no_sums():
         assert not torch.equal(sums, sums.bfloat16().float())
     exact = layer_of(convolution=3)(x.double())
     expect_near(layer.append(state, x[:1, 6:], [0]), exact[:1, 6:])
+
+
+@pytest.mark.parametrize("dtypes, backend", (((torch.bfloat16, torch.float16), "auto"),
+                                             ((torch.float32, torch.float64), "formula")))
+def test_copies_no_state_of_another_type(streams, dtypes, backend):
+    state, other = (layer_of(dtype, backend=backend).start(2) for dtype in dtypes)
+    with pytest.raises(ValueError, match="copy_: other has 2 sequences, .* another type, expected"):
+        state.copy_(other)
 
 
 @pytest.mark.parametrize("order", ([2, 0, 0, 1], torch.tensor([1, 2])))

@@ -25,6 +25,10 @@ class State:
         tensor, axis = self.tensors()[0]
         return tensor.shape[axis]
 
+    def kinds(self):
+        """Shapes and types of the tensors."""
+        return [(t.shape, t.dtype) for t, _ in self.tensors()]
+
     def numbers(self, sequences):
         """Numbers of sequences as a tensor."""
         return torch.as_tensor(sequences, dtype=torch.int64, device=self.tensors()[0][0].device)
@@ -42,10 +46,10 @@ class State:
         return self.select(list(range(self.batch)))
 
     def copy_(self, other):
-        """Takes the sequences of another state of equal shapes."""
-        if [t.shape for t, _ in self.tensors()] != [t.shape for t, _ in other.tensors()]:
-            raise ValueError(f"copy_: other has {other.batch} sequences or another layer, expected "
-                             f"{self.batch} of this layer")
+        """Takes the sequences of another state of equal shapes and types."""
+        if self.kinds() != other.kinds():
+            raise ValueError(f"copy_: other has {other.batch} sequences, another layer or another "
+                             f"type, expected {self.batch} of this layer and type")
         self.set([t for t, _ in other.tensors()])
         if self.counts is not None:  # otherwise a graph may change the state
             self.counts = None if other.counts is None else list(other.counts)
@@ -119,6 +123,9 @@ class StreamState(State):
         parts = (self.memory[begin:begin + batch * size].view(batch, size)
                  for begin, size in zip(self.parts[:-1:2], self.parts[1::2]))
         return [(t, 0) for t in (self.positions, *parts, *self.inputs.values())]
+
+    def kinds(self):
+        return [*super().kinds(), (self.sizes, self.dtype)]  # of its bytes
 
     def set(self, tensors):
         for (old, _), new in zip(self.tensors(), tensors):
