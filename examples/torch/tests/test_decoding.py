@@ -113,6 +113,17 @@ def test_a_state_is_saved_and_restored(kind):
         state.copy_(state.select([0, 1]))
 
 
+def test_a_state_does_not_grow():
+    def size():
+        return sum(t.untyped_storage().nbytes() for t, _ in state.tensors())
+
+    layer = layer_of(convolution=3)
+    state = layer.start(2)
+    before = size()
+    layer.append(state, tokens(2, 9))
+    assert size() == before
+
+
 def test_autocast_rounds_no_sums():
     """A prompt is appended under autocast, and the next tokens without it."""
     layer, x = layer_of(torch.float32, convolution=3), tokens(2, 9, torch.float32)

@@ -230,7 +230,7 @@ class Language(Rotary):
             y = getattr(self, f"{name}_proj")(x)
             if self.taps:
                 y = torch.cat([inputs[name], y], 1)
-                later[name] = y[:, y.shape[1] - self.taps + 1:]
+                later[name] = y[:, y.shape[1] - self.taps + 1:].clone()  # y is of all tokens
                 y = functional.silu(getattr(self, f"{name}_conv1d")(y.transpose(1, 2)))
                 y = y.transpose(1, 2)
             return y.unflatten(-1, (self.heads, -1))
