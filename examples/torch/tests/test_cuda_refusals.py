@@ -86,6 +86,16 @@ def test_causal_kernels_read_one_tensor_of_offsets(with_kernels):
                                "same in causal forms on CUDA")
 
 
+@pytest.mark.parametrize("kind", ("bidirectional", "causal"))
+def test_packed_sequences_save_inputs_whatever_is_asked(with_kernels, kind):
+    with torch._subclasses.FakeTensorMode():
+        ends = torch.empty(4, dtype=torch.int32, device="cuda")
+        leaves = [t.requires_grad_() for t in tensors(batch=1, device="cuda")]
+        out = call(kind, *leaves, query_offsets=ends, key_offsets=ends, max_queries=14,
+                   save="summaries", backend="kernels")
+    assert out.shape == (1, 24, 3, 64) and out.requires_grad
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", (torch.int32, torch.int64))
 def test_offsets_stay_on_the_device(with_kernels, monkeypatch, kind, dtype):

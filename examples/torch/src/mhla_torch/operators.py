@@ -253,10 +253,12 @@ def _run(name, named):
 
 def _keeps(name, tensors, options):
     """True if a call with save="summaries" has a backward that reads the summaries."""
+    if tensors[0].is_cuda:
+        return False
     if options.get("query_offsets") is not None:
         raise ValueError(f'mhla::{name}: save is "summaries", expected inputs: how many '
                          "summaries packed sequences have is not in their shape")
-    return not tensors[0].is_cuda and _needs_gradients(tensors)
+    return _needs_gradients(tensors)
 
 
 def _needs_gradients(tensors):
