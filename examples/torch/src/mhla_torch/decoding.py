@@ -6,7 +6,8 @@
     state.restart([1])                  # sequence 1 begins again
     best = state.select([1, 1, 0])      # a new state of these sequences, in this order
     saved = state.clone()
-    state.copy_(saved)                  # restores in place; torch.save writes a state to a file
+    state.copy_(saved)                  # restores in place
+    torch.save(state, file)             # then torch.load(file, weights_only=False) reads it
 
 Numbers of sequences are a list, or an int64 tensor on the state's device. The size of a state does
 not depend on the lengths of its sequences.
