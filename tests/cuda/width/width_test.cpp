@@ -26,6 +26,7 @@ constexpr int kD = MHLA_WIDTH, kE = MHLA_VALUE_WIDTH;
 using mhla::cuda::FormBounds, mhla::cuda::GradientPlan;
 
 // Cases alternate between devices: pairs without kernels of sm_90a run the same kernels on both.
+// Gradients of (256, 256) are an exception: on sm_90a two products have the kernels of (128, 256).
 constexpr Device kDevices[] = {{Arch::kSm80, 2}, {Arch::kSm90a, 2}};
 constexpr Device kSmall{Arch::kSm80, 2, 89, 0, mhla::cuda::kLeastShared};
 constexpr Denominator kDenominators[] = {Denominator::kNone, Denominator::kKeySum,
