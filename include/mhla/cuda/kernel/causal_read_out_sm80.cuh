@@ -19,7 +19,7 @@
 /// blocks are numbered along x by pair, then block, then part of the block. The factors arrive as
 /// items through one ring of slots: Q, S~_i by rows, then K and V of every 64 tokens up to its
 /// last. One barrier per item waits for the item. It also frees the previous item's slot, which the
-/// item 3 or 4 further on fills.
+/// item kSlots - 1 further on fills.
 ///
 /// phi(q) and 64 columns of P stay in registers. The threads that copied keys compute phi(k) in
 /// shared memory before that barrier, once for all warps.

@@ -3,6 +3,7 @@
 /// \file
 /// Sizes where one form ends and the next begins (plan.cuh).
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -53,7 +54,10 @@ constexpr std::int32_t fused_bytes() {
 /// Bytes of the largest quadratic kernel of sm_80, or a number beyond any device if there is none.
 template <int D, int E>
 constexpr std::int32_t quadratic_bytes() {
-  if constexpr (Widths<D, E>::kQuadratic) return QuadraticConfig<D, E, true>::kBytes;
+  if constexpr (Widths<D, E>::kQuadratic) {
+    return std::max<std::int32_t>(QuadraticConfig<D, E, true>::kBytes,
+                                  QuadraticConfig<D, E, false, true>::kBytes);
+  }
   return std::numeric_limits<std::int32_t>::max();
 }
 
