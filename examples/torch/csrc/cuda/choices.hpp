@@ -66,19 +66,26 @@ inline Denominator denominator(const char* function, const std::string& name) {
                            "none, key_sum or cross_query");
 }
 
+/// \throws shape_error unless there are kernels of the widths d and e, which `argument` has.
+inline void expect_widths(const char* function, const char* argument, Index d, Index e) {
+  if ((d == 64 && e == 64) || (d == 72 && e == 72)) return;
+  if (d == 128 && (e == 128 || e == 256)) return;
+  fail<mhla::shape_error>(function, argument,
+                          "have widths (" + std::to_string(d) + ", " + std::to_string(e) + ")",
+                          "(64, 64), (72, 72), (128, 128) or (128, 256) on CUDA");
+}
+
 /// Calls work.operator()<T, D, E>() for the type and the widths of q and v.
 /// \throws shape_error for widths without kernels.
 template <class Work>
 auto with_widths(const char* function, const Tensor& q, const Tensor& v, const Work& work) {
+  const Index d = q.size(3), e = v.size(3);
+  expect_widths(function, "(q, v)", d, e);
   const auto of_type = [&]<class T>() {
-    const Index d = q.size(3), e = v.size(3);
-    if (d == 64 && e == 64) return work.template operator()<T, 64, 64>();
-    if (d == 72 && e == 72) return work.template operator()<T, 72, 72>();
-    if (d == 128 && e == 128) return work.template operator()<T, 128, 128>();
-    if (d == 128 && e == 256) return work.template operator()<T, 128, 256>();
-    fail<mhla::shape_error>(function, "(q, v)",
-                            "have widths (" + std::to_string(d) + ", " + std::to_string(e) + ")",
-                            "(64, 64), (72, 72), (128, 128) or (128, 256) on CUDA");
+    if (d == 64) return work.template operator()<T, 64, 64>();
+    if (d == 72) return work.template operator()<T, 72, 72>();
+    if (e == 128) return work.template operator()<T, 128, 128>();
+    return work.template operator()<T, 128, 256>();
   };
   if (q.scalar_type() == ScalarType::Half) return of_type.template operator()<Eigen::half>();
   return of_type.template operator()<Eigen::bfloat16>();

@@ -11,11 +11,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mhla/cuda/kernel/streaming_state.cuh>
-#include <mhla/cuda/kernel/widths.cuh>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../arguments.hpp"
@@ -160,11 +159,7 @@ inline void stream_parts(StableIValue* stack, std::uint64_t, std::uint64_t) {
     fail<mhla::option_error>("stream_parts", "sizes", "have " + std::to_string(size),
                              "at least 1 and below 2^31");
   }
-  if (!mhla::cuda::has_kernels(static_cast<int>(d), static_cast<int>(e))) {
-    fail<mhla::shape_error>("stream_parts", "features and values",
-                            "are " + std::to_string(d) + " and " + std::to_string(e),
-                            "64 and 64, 72 and 72, 128 and 128, or 128 and 256");
-  }
+  expect_widths("stream_parts", "(features, values)", d, e);
   mhla::detail::checked_product("stream_parts", "state",
                                 {sequences + kMany, heads, blocks + 2, d * e * 4});
   mhla::detail::checked_product("stream_parts", "state",
