@@ -154,6 +154,16 @@ def test_sequences_are_selected_in_any_order(kind, order):
     assert best.counts in (None, [state.counts[b] for b in order])
 
 
+def test_a_state_may_have_no_sequences(kind):
+    layer, state, x = started(kind)
+    for empty in (layer.start(0), state.select([]), state.select([]).clone()):
+        assert empty.batch == 0 and empty.counts == []
+        assert layer.append(empty, x[:0, :3]).shape == (0, 3, 256)
+        assert layer.append(state, x[:0, :1], []).shape == (0, 1, 256)
+        empty.restart([])
+        empty.copy_(layer.start(0))
+
+
 @pytest.mark.parametrize("sequences", ([1], torch.tensor([1])))
 def test_a_sequence_begins_again(kind, sequences):
     layer, state, x = started(kind)
@@ -295,6 +305,7 @@ def test_tells_the_parts_of_states_that_there_are(emulated):
     assert sum(3 * size for size in sizes) <= parts[-1] < sum(3 * size + 256 for size in sizes)
     assert all(begin % 256 == 0 for begin in begins) and begins == sorted(begins)
     assert OPERATORS.stream_parts(torch.zeros(1), 1, 2, 64, 64, 5, 7)[1::2] == sizes
-    for wrong in ((3, 2, 64, 72, 5, 7), (3, 2, 48, 96, 5, 7), (0, 2, 64, 64, 5, 7)):
+    for wrong in ((3, 2, 64, 72, 5, 7), (3, 2, 48, 96, 5, 7), (-1, 2, 64, 64, 5, 7),
+                  (3, 0, 64, 64, 5, 7)):
         with pytest.raises(RuntimeError, match="stream_parts.*expected"):
             OPERATORS.stream_parts(torch.zeros(1), *wrong)

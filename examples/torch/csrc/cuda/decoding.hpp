@@ -154,10 +154,11 @@ inline void stream_parts(StableIValue* stack, std::uint64_t, std::uint64_t) {
   for (Index& size : sizes) size = from.take<std::int64_t>();
   const auto [sequences, heads, d, e, blocks, block] = sizes;
   constexpr Index kMany = 256;  // sequences of which no part is rounded up
-  for (const Index size : sizes) {
-    if (size >= 1 && size < (Index{1} << 31)) continue;
+  for (const Index& size : sizes) {
+    const Index least = &size == sizes.data() ? 0 : 1;  // a state may have no sequences
+    if (size >= least && size < (Index{1} << 31)) continue;
     fail<mhla::option_error>("stream_parts", "sizes", "have " + std::to_string(size),
-                             "at least 1 and below 2^31");
+                             "at least " + std::to_string(least) + " and below 2^31");
   }
   expect_widths("stream_parts", "(features, values)", d, e);
   mhla::detail::checked_product("stream_parts", "state",
