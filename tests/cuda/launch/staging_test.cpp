@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -18,6 +17,7 @@
 #include "mhla/cuda/tile/selection.cuh"
 #include "support/cuda/form_test.hpp"
 #include "support/cuda/gradient_run.hpp"
+#include "support/cuda/masked_tokens.hpp"
 
 namespace {
 
@@ -26,7 +26,6 @@ using cuda_test::Call;
 using cuda_test::CallShape;
 using cuda_test::GradientCall;
 using cuda_test::GradientTensors;
-using cuda_test::Random;
 using cuda_test::Tensor;
 using mhla::cuda::Arch;
 using mhla::cuda::Denominator;
@@ -34,34 +33,6 @@ using mhla::cuda::Device;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::Form;
 using mhla::cuda::Problem;
-
-template <class T>
-void spoil_masked(Tensor<T>& x, const Array<unsigned char>& keep) {
-  x.each([&](int b, int t, int h, int d) {
-    if (keep[b * x.tokens() + t] == 0) x.at(b, t, h, d) = cuda_test::from_double<T>(NAN);
-  });
-}
-
-/// Masks about a third of the tokens, all queries of block 1, and all keys of item 0 in block 0. In
-/// causal forms the first key remains, so that every query reads one. Rows of masked tokens are
-/// NaN.
-template <class T>
-void mask_some(Call<T>& call, int block) {
-  Random random(11);
-  const auto mask = [&](Array<unsigned char>& keep, const Tensor<T>& x, int first, int items) {
-    keep = Array<unsigned char>(std::int64_t{x.batches()} * x.tokens());
-    for (std::int64_t i = 0; i < keep.size(); ++i) keep[i] = random.uniform(0, 1) > 0.3 ? 1 : 0;
-    for (int b = 0; b < items; ++b) {
-      for (int t = first; t < first + block; ++t) keep[b * x.tokens() + t] = 0;
-    }
-  };
-  mask(call.query_keep, call.q, block, call.q.batches());
-  mask(call.key_keep, call.k, 0, 1);
-  for (int b = 0; call.causal && b < call.k.batches(); ++b) call.key_keep[b * call.k.tokens()] = 1;
-  spoil_masked(call.q, call.query_keep);
-  spoil_masked(call.k, call.key_keep);
-  spoil_masked(call.v, call.key_keep);
-}
 
 /// Masks the tokens from `length[b]` on of item b.
 template <class T>
@@ -135,7 +106,7 @@ class SelectedTokens : public cuda_test::FormTest<W> {
   /// Runs a masked call in its planned form, which must be `form`.
   static void run_masked(const CallShape& shape, Form form, const Device& device) {
     auto call = cuda_test::random_call<T, D, E>(shape, 3);
-    mask_some(call, static_cast<int>(shape.block[2]));
+    cuda_test::mask_some(call, static_cast<int>(shape.block[2]));
     const auto plan = mhla::cuda::plan<D, E>(cuda_test::problem_of(call), device);
     EXPECT_EQ(plan.form, form) << plan.reason;
     cuda_test::run_and_compare<D, E>(call, plan, device, 2);
@@ -146,8 +117,8 @@ class SelectedTokens : public cuda_test::FormTest<W> {
     shape.causal = kCausal;
     shape.rotary = kRotary;
     auto call = cuda_test::random_gradient_call<T, D, E>(shape, 5);
-    mask_some<T>(call, static_cast<int>(shape.block[2]));
-    spoil_masked(call.dout, call.query_keep);
+    cuda_test::mask_some<T>(call, static_cast<int>(shape.block[2]));
+    cuda_test::spoil_masked(call.dout, call.query_keep);
     GradientTensors<T> got(call, shape.layout);
     cuda_test::run_gradient<D, E, kCausal, kRotary>(call, got, device, 3);
     cuda_test::compare_gradients(call, got);

@@ -14,6 +14,7 @@
 #include "mhla/cuda/launch/prefill.cuh"
 #include "support/cuda/emulated_call.hpp"
 #include "support/cuda/gradient_run.hpp"
+#include "support/cuda/masked_tokens.hpp"
 #include "support/cuda/prefill_run.hpp"
 #include "support/cuda/random_call.hpp"
 #include "support/message_of.hpp"
@@ -164,6 +165,17 @@ TEST(Width, FeaturesThatTurnAreWithinTheBound) {
   }
 }
 
+TEST(Width, MaskedTokensAreWithinTheBound) {
+  const auto run_masked = [](const CallShape& shape, const Device& device) {
+    Call<Number> call = random_call<Number, kD, kE>(shape, 3);
+    mask_some(call, static_cast<int>(shape.block[2]));
+    run_and_compare<kD, kE>(call, mhla::cuda::plan<kD, kE>(problem_of(call), device), device, 2);
+  };
+  run_masked({.batch = 2, .tokens = 64, .block = 16}, kDevices[0]);
+  run_masked({.tokens = 300, .block = 100}, kDevices[1]);
+  run_masked({.tokens = 300, .block = 100, .causal = true}, kDevices[0]);
+}
+
 // ---- streams ------------------------------------------------------------------------------------
 
 TEST(Width, StreamsAreWithinTheBound) {
@@ -190,10 +202,14 @@ TEST(Width, StreamsAreWithinTheBound) {
 // ---- gradients ----------------------------------------------------------------------------------
 
 template <bool kCausal, bool kRotary = false>
-GradientPlan run_backward(CallShape shape, const Device& device) {
+GradientPlan run_backward(CallShape shape, const Device& device, bool masked = false) {
   shape.causal = kCausal;
   shape.rotary = kRotary;
   GradientCall<Number> call = random_gradient_call<Number, kD, kE>(shape, 5);
+  if (masked) {
+    mask_some<Number>(call, static_cast<int>(shape.block[2]));
+    spoil_masked(call.dout, call.query_keep);
+  }
   GradientTensors<Number> got(call, shape.layout);
   const GradientPlan plan = run_gradient<kD, kE, kCausal, kRotary>(call, got, device, 3);
   compare_gradients(call, got);
@@ -228,6 +244,12 @@ TEST(Width, GradientsOfManyTokensAreWithinTheBound) {
 TEST(Width, CausalGradientsAreWithinTheBound) {
   run_backward<true>({.heads = 2, .tokens = 230, .block = 40}, kDevices[0]);
   run_backward<true>({.tokens = 130, .block = 100}, kDevices[1]);
+}
+
+TEST(Width, MaskedGradientsAreWithinTheBound) {
+  const CallShape shape{.batch = 2, .tokens = 64, .block = 16};
+  run_backward<false>(shape, kDevices[1], true);
+  run_backward<true>(shape, kDevices[0], true);
 }
 
 TEST(Width, GradientsOfNormsAndRotationsAreWithinTheBound) {
