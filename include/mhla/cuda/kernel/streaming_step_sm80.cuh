@@ -20,12 +20,12 @@
 /// group's keys (kernel/streaming_block.cuh). Then the groups' sums are added. All sums are float,
 /// and their order depends on sizes and the position alone.
 ///
-/// Device memory per pair, in bytes: a step reads 2 D E of S~, 2 (D slices + E) per token of the
-/// open block and 2 D E i / W of the summaries. It writes 2 D E / W of the next S~. The first step
-/// of a block also reads 2 D E of S_(i-1). The next kRowPairs - 1 steps, at most seven, read
-/// decreasing parts of S_(i-1). Together these steps write 2 D E of S~. The last step of a block
-/// writes 2 D E of S_i. If the block has more than 64 tokens, that step reads all of them again for
-/// each 64 rows of S_i.
+/// Device memory per pair, in bytes: a step reads 2 D E of S~ and 2 D E i / W of the summaries. It
+/// reads 2 (D slices + E) per token of the open block, and writes 2 D E / W of the next S~. The
+/// first step of a block also reads 2 D E of S_(i-1). The next kRowPairs - 1 steps, at most seven,
+/// read decreasing parts of S_(i-1). Together these steps write 2 D E of S~. The last step of a
+/// block writes 2 D E of S_i. If the block has more than 64 tokens, that step reads all of them
+/// again for each 64 rows of S_i.
 ///
 /// After the last of a stream's M W tokens, outputs are NaN and the state does not change. The same
 /// holds for items without a sequence. The host is not notified: it must count, too.
