@@ -272,8 +272,7 @@ void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
 
 template <Accumulator A>
 void normalize_rows(MixingView<A> m) {
-  const auto row_sum = [](const MixingView<A>& of, Index i) {
-    A total = 0;
+  const auto row_sum = [](const MixingView<A>& of, Index i, A total = 0) {
     of.for_each_in_row(i, [&](Index, A c) { total += c; });
     return total;
   };
@@ -285,16 +284,15 @@ void normalize_rows(MixingView<A> m) {
   for_each_row([&](const MixingView<A>& of, Index i, Index h) {
     const A total = row_sum(of, i);
     if (total == 0 || !std::isfinite(total)) {
-      detail::fail_option("normalize_rows", "m",
-                          "has row " + std::to_string(i) +
-                              (m.heads() > 1 ? " of head " + std::to_string(h) : "") +
-                              " with sum " + std::to_string(total),
-                          "rows with a finite sum other than 0");
+      const std::string head = m.heads() > 1 ? " of head " + std::to_string(h) : "";
+      detail::fail_option(
+          "normalize_rows", "m",
+          "has row " + std::to_string(i) + head + " with sum " + std::to_string(total),
+          "rows with a finite sum other than 0");
     }
   });
   for_each_row([&](const MixingView<A>& of, Index i, Index) {
-    const A total = row_sum(of, i);
-    of.for_each_in_row(i, [&](Index, A& c) { c /= total; });
+    of.for_each_in_row(i, [total = row_sum(of, i)](Index, A& c) { c /= total; });
   });
 }
 
