@@ -24,10 +24,11 @@ inline namespace MHLA_TARGET {
 /// Writes the output of one head, or of every head of a batch, into `out`. Workspace and kept
 /// memory have the bytes of bidirectional.
 /// \param blocks  a partition of the tokens into M blocks; for a batch also a function of the
-/// length \param mixing  [M,M]; coefficients of later steps are not used \param step    blocks of a
-/// step, at least 1; the last step may have fewer \param out     [N,E], of a batch [B,N,H,E];
-/// overlaps no input, but may be q itself \throws shape_error, option_error for anything that does
-/// not fit, before `out` is touched.
+///                sequence length
+/// \param mixing  [M,M]; coefficients of later steps are not used
+/// \param step    blocks of a step, at least 1; the last step may have fewer
+/// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input, but may be q itself
+/// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>
 void block_causal(const In& in, const Blocks& blocks, const detail::mixing_of<In>& mixing,
                   Index step, const Op& op, const std::type_identity_t<detail::output_of<In>>& out,

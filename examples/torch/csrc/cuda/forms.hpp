@@ -47,8 +47,8 @@ struct GradientCall {
 template <class T, int D, int E>
 struct Forms {
   /// Checks a call without calling CUDA, unless run() has taken its layout before. Then run()
-  /// checks. \throws shape_error, option_error for tensors that the form does not support on any
-  /// device.
+  /// checks.
+  /// \throws shape_error, option_error for tensors that the form does not support on any device.
   static void check(const Call& call);
 
   /// Enqueues a call into a stream of a device, which must be the current one. Preparations of a
