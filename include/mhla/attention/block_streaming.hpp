@@ -72,7 +72,7 @@ class BlockStreaming {
     return {header(detail::state_head("BlockStreaming::start", head, heads())), memory_bytes_};
   }
   /// Mixing matrices: H, or 1 if all heads share one.
-  Index heads() const { return mixing_.view().heads(); }
+  Index heads() const { return mixing_.heads(); }
 
   /// Writes the outputs [n,E] of the tokens of the next step and moves the state past them.
   ///
@@ -106,10 +106,7 @@ class BlockStreaming {
   /// Bytes of a state, and of its saved form.
   std::size_t state_bytes() const { return StreamingState<A>::bytes_with(memory_bytes_); }
   /// Tokens a stream can take, in whole steps; with DecayMixing as many as an Index counts.
-  Index capacity() const {
-    const Index steps = window(0).most_blocks() / step();
-    return std::min(steps, std::numeric_limits<Index>::max() / tokens()) * tokens();
-  }
+  Index capacity() const { return capacity_; }
 
  private:
   static constexpr const char* kName = "BlockStreaming";
@@ -128,7 +125,7 @@ class BlockStreaming {
     }
     return in;
   }
-  Window window(Index head) const { return {mixing_.view().of_head(head), step()}; }
+  Window window(Index head) const { return {mixing_.of_head(head), step()}; }
   detail::StateHeader header(Index head) const;
   void expect_state(const char* function, const StreamingState<A>& state) const;
   /// First block after the state's tokens.
@@ -146,6 +143,7 @@ class BlockStreaming {
   Mixing mixing_;
   Op op_;
   detail::HeadSizes head_;
+  Index capacity_ = 0;            // tokens
   std::size_t memory_bytes_ = 0;  // of a state
 };
 
@@ -168,6 +166,8 @@ BlockStreaming<T, Blocks, Op, Mixing>::BlockStreaming(const BlockStreamingSizes&
   expect_partition(kName, "step", blocks_, tokens());
   expect_causal_normalizer(kName, op_);
   Window::check(kName, mixing_.view(), this->step());
+  const Index steps = window(0).most_blocks() / this->step();
+  capacity_ = std::min(steps, std::numeric_limits<Index>::max() / tokens()) * tokens();
   head_ = head_sizes(shapes(), op_);
   memory_bytes_ = counted_bytes(
       [this](Arena& arena) { return HeadSummaries<A>(kName, arena, head_, window(0).places()); });
@@ -182,7 +182,7 @@ detail::StateHeader BlockStreaming<T, Blocks, Op, Mixing>::header(Index head) co
           .values = sizes_.values,
           .block_length = tokens(),
           .normalizer_width = sizes_.normalizer_width,
-          .capacity = capacity(),
+          .capacity = capacity_,
           .terms = terms,
           .features = head_.features,
           .normalizer_features = head_.normalizer_features,
@@ -206,12 +206,7 @@ void BlockStreaming<T, Blocks, Op, Mixing>::expect_state(const char* function,
 template <Scalar T, class Blocks, class Op, class Mixing>
 void BlockStreaming<T, Blocks, Op, Mixing>::check_inputs(const Inputs<T>& in,
                                                          MatrixView<T> out) const {
-  detail::expect_inputs(kAppend, in, op_, out);
-  detail::expect_shape(kAppend, "q", in.q, tokens(), sizes_.width);
-  detail::expect_shape(kAppend, "k", in.k, tokens(), sizes_.width);
-  detail::expect_shape(kAppend, "v", in.v, tokens(), sizes_.values);
-  detail::expect_shape(kAppend, "normalizer_q", in.normalizer_q, -1, sizes_.normalizer_width);
-  detail::expect_shape(kAppend, "normalizer_k", in.normalizer_k, -1, sizes_.normalizer_width);
+  detail::expect_appended(kAppend, in, op_, out, sizes_, tokens());
 }
 
 template <Scalar T, class Blocks, class Op, class Mixing>
@@ -223,8 +218,7 @@ void BlockStreaming<T, Blocks, Op, Mixing>::check_state(const StreamingState<A>&
         kAppend, "in",
         "has " + std::to_string(n) + " tokens after " + std::to_string(state.position()),
         "at most " + std::to_string(capacity()) +
-            " in all, whole steps of the "
-            "blocks of the mixing matrix");
+            " in all, whole steps of the blocks of the mixing matrix");
   }
 }
 

@@ -12,8 +12,6 @@
 /// Blocks of one step more than the next one reads stay, so that the last step can be taken back.
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <limits>
 
 #include "mhla/core/arch.hpp"
@@ -138,18 +136,11 @@ class StepWindow<A, DecayView<const A>> {
   MixingView<const A> coefficients(Index i, Index first, A* scratch) const {
     const MixingView<A> rows(scratch, Pattern(step_, places(), step_, terms() + i - first));
     for (Index r = 0; r < step_; ++r) {
-      const auto power = [&](Index t, Index distance) {
-        const auto at = static_cast<std::size_t>(t);
-        return double{mixing_.weights()[at]} *
-               std::pow(double{mixing_.decays()[at]}, static_cast<double>(distance));
-      };
       for (Index t = 0; t < terms(); ++t) {
-        rows.at(r, t) = static_cast<A>(power(t, i + r - first));
+        rows.at(r, t) = static_cast<A>(decay_term(mixing_, t, i + r - first));
       }
       for (Index b = first; b <= i + r; ++b) {
-        double sum = 0;
-        for (Index t = 0; t < terms(); ++t) sum += power(t, i + r - b);
-        rows.at(r, terms() + b - first) = static_cast<A>(sum);
+        rows.at(r, terms() + b - first) = static_cast<A>(decay_sum(mixing_, i + r - b));
       }
     }
     return rows;

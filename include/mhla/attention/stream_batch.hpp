@@ -27,6 +27,21 @@ inline void expect_nothing_kept(const char* function, const Call& call) {
   if (!call.kept.empty()) fail_option(function, "kept", "is set", "none: a stream keeps nothing");
 }
 
+/// Throws unless the tensors of an append have the widths of a stream.
+/// \param sizes   widths: StreamingSizes or BlockStreamingSizes
+/// \param tokens  that an append has, -1 for any number
+template <Scalar T, class Op, class Sizes>
+void expect_appended(const char* function, const Inputs<T>& in, const Op& op,
+                     std::type_identity_t<MatrixView<const T>> out, const Sizes& sizes,
+                     Index tokens = -1) {
+  expect_inputs(function, in, op, out);
+  expect_shape(function, "q", in.q, tokens, sizes.width);
+  expect_shape(function, "k", in.k, in.q.rows, sizes.width);
+  expect_shape(function, "v", in.v, in.q.rows, sizes.values);
+  expect_shape(function, "normalizer_q", in.normalizer_q, -1, sizes.normalizer_width);
+  expect_shape(function, "normalizer_k", in.normalizer_k, -1, sizes.normalizer_width);
+}
+
 template <class S>
 using state_of = StreamingState<accumulator_t<typename S::Element>>;
 

@@ -27,8 +27,6 @@
 #include "mhla/attention/operator.hpp"
 #include "mhla/attention/streaming_state.hpp"
 #include "mhla/core/arch.hpp"
-#include "mhla/core/call.hpp"
-#include "mhla/core/error.hpp"
 #include "mhla/core/workspace.hpp"
 #include "mhla/stage/open_block.hpp"
 #include "mhla/tokens/gather.hpp"

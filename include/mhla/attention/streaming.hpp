@@ -174,12 +174,7 @@ auto Streaming<T, Op, Mixing>::start(Index head) const -> StreamingState<A> {
 
 template <Scalar T, class Op, class Mixing>
 void Streaming<T, Op, Mixing>::check_inputs(const Inputs<T>& in, MatrixView<T> out) const {
-  detail::expect_inputs(kAppend, in, op_, out);
-  detail::expect_shape(kAppend, "q", in.q, -1, sizes_.width);
-  detail::expect_shape(kAppend, "k", in.k, in.q.rows, sizes_.width);
-  detail::expect_shape(kAppend, "v", in.v, in.q.rows, sizes_.values);
-  detail::expect_shape(kAppend, "normalizer_q", in.normalizer_q, -1, sizes_.normalizer_width);
-  detail::expect_shape(kAppend, "normalizer_k", in.normalizer_k, -1, sizes_.normalizer_width);
+  detail::expect_appended(kAppend, in, op_, out, sizes_);
 }
 
 template <Scalar T, class Op, class Mixing>

@@ -103,6 +103,20 @@ void expect_decay(const char* function, const DecayView<A>& m) {
   }
 }
 
+/// Returns a_r lambda_r^distance.
+template <class A>
+double decay_term(const DecayView<A>& m, Index r, Index distance) {
+  const auto at = static_cast<std::size_t>(r);
+  return double{m.weights()[at]} * std::pow(double{m.decays()[at]}, static_cast<double>(distance));
+}
+/// Returns their sum, the coefficient of blocks at this distance.
+template <class A>
+double decay_sum(const DecayView<A>& m, Index distance) {
+  double sum = 0;
+  for (Index r = 0; r < m.terms(); ++r) sum += decay_term(m, r, distance);
+  return sum;
+}
+
 }  // namespace detail
 
 template <Accumulator A>
@@ -122,11 +136,7 @@ MixingMatrix<std::remove_const_t<A>> decay_matrix(const DecayView<A>& m, Index b
   detail::expect_decay("decay_matrix", m);
   auto matrix = MixingMatrix<T>::banded(blocks, blocks, std::max<Index>(blocks, 0), 0);
   for (Index distance = 0; distance < blocks; ++distance) {
-    double coefficient = 0;
-    for (std::size_t r = 0; r < m.weights().size(); ++r) {
-      coefficient +=
-          double{m.weights()[r]} * std::pow(double{m.decays()[r]}, static_cast<double>(distance));
-    }
+    const double coefficient = detail::decay_sum(m, distance);
     for (Index i = distance; i < blocks; ++i) {
       matrix.at(i, i - distance) = static_cast<T>(coefficient);
     }
