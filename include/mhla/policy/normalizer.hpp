@@ -109,10 +109,12 @@ struct CrossQuery {
 
 namespace detail {
 
-/// The output numerator / den, or 0 for 0 / 0.
+/// The output numerator / den, or 0 for 0 / 0. A sum guards the division, because clang++ would
+/// divide before a branch and raise the flag of 0 / 0.
 template <class A>
 A quotient(const A& numerator, const A& den) {
-  return numerator == A(0) && den == A(0) ? A(0) : numerator / den;
+  const A shift = numerator == A(0) && den == A(0) ? A(-1) : A(0);
+  return numerator / (den - shift);
 }
 
 /// Writes den(r_t) of `count` tokens: 1 for kNone, where r is not read.

@@ -15,7 +15,6 @@
 /// Cost: 2*N*D flops, the adjoint twice as much.
 /// Source: arXiv:2601.07832, section 4.1, eq. (4); released vision layers.
 
-#include <cmath>
 #include <limits>
 #include <string>
 
@@ -91,7 +90,8 @@ MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   transform(denominators, factors, count, [](auto p) {
     using namespace Eigen::internal;
     using P = decltype(p);
-    const P one = pset1<P>(A(1)), divisor = pselect(pcmp_eq(p, pset1<P>(A(0))), one, p);
+    // A sum, because clang++ would divide before a selection and raise the flag of 1 / 0.
+    const P one = pset1<P>(A(1)), divisor = padd(p, pand(pcmp_eq(p, pset1<P>(A(0))), one));
     const P reciprocal = pdiv(one, divisor), size = pabs(reciprocal);
     const P normal = pand(pcmp_le(pset1<P>(std::numeric_limits<A>::min()), size),
                           pcmp_le(size, pset1<P>(std::numeric_limits<A>::max())));
@@ -105,7 +105,8 @@ MHLA_NOINLINE void divide_without_reciprocal(Rows<A> rows, Index count, Index e,
                                              const A* denominators, const A* factors) {
   for (Index s = 0; s < count; ++s) {
     const A den = denominators[s];
-    if (factors[s] != 1 || (den != 0 && std::isnormal(1 / den))) continue;
+    // A factor of 1 is a reciprocal only of a denominator near 1.
+    if (factors[s] != 1 || (A(0.5) < den && den < A(2))) continue;
     for (Index j = 0; j < e; ++j) rows.row(s)[j] = quotient(rows.row(s)[j], den);
   }
 }
