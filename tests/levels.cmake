@@ -9,6 +9,10 @@
 set(packet_sources kernel/exponential_test.cpp kernel/inner_products_test.cpp kernel/packet_test.cpp
                    kernel/product_test.cpp kernel/transpose_test.cpp)
 set(whole_form_sources golden_test.cpp)
+# It computes little, so it is not optimised for users' builds as packets are. A precompiled header
+# serves one level of optimisation alone.
+set_source_files_properties(${whole_form_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON
+                            COMPILE_OPTIONS "${quick}")
 
 if(NOT GTest_FOUND OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   return()
