@@ -1,10 +1,12 @@
 """Multi-Head Linear Attention (arXiv:2601.07832) for PyTorch, on the CPU and on CUDA."""
 
 from mhla_torch.attention import MHLA, replace_attention
+from mhla_torch.block_stream import BlockState, BlockStream
 from mhla_torch.kernels import FormulaWarning
 from mhla_torch.layers import Language, Video, Vision
-from mhla_torch.operators import (Explanation, bidirectional, causal, cuda_built, explain, linear,
-                                  locality, resize)
+from mhla_torch.operators import (Explanation, bidirectional, block_causal, causal, cuda_built,
+                                  explain, linear, locality, resize)
 
-__all__ = ["MHLA", "Explanation", "FormulaWarning", "Language", "Video", "Vision", "bidirectional",
-           "causal", "cuda_built", "explain", "linear", "locality", "replace_attention", "resize"]
+__all__ = ["MHLA", "BlockState", "BlockStream", "Explanation", "FormulaWarning", "Language", "Video",
+           "Vision", "bidirectional", "block_causal", "causal", "cuda_built", "explain", "linear",
+           "locality", "replace_attention", "resize"]

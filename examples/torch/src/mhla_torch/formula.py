@@ -50,14 +50,14 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
         fail(name, "prefix", f"is {prefix}", "at least 0")
 
     def form(q, k, v, den, cross):
-        queries, keys = (_pieces(name, tensor, grid, block, prefix) for tensor in (q, k))
+        queries, keys = (pieces(name, tensor, grid, block, prefix) for tensor in (q, k))
         rows, columns = (sum(piece.blocks for piece in pieces) for pieces in (queries, keys))
         matrix = checks.matrix(name, mixing, rows, columns, q.dtype, exactly=bool(grid))
         if cross:
             checks.expect_equal_blocks(name, queries, rows, columns)
         return _mix(q, k, v, den, cross, matrix, queries, keys)
 
-    return _attend(name, form, q, k, v, **options)
+    return attend(name, form, q, k, v, **options)
 
 
 def causal(q, k, v, mixing, *, block, **options):
@@ -71,10 +71,10 @@ def causal(q, k, v, mixing, *, block, **options):
         piece = Piece(0, (q.shape[2],), (block,))
         matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q.dtype)
         earlier = matrix.tril(-1)
-        return _scan(q, k, v, den, piece, lambda sums: _product(earlier, sums),
+        return _scan(q, k, v, den, piece, lambda sums: product(earlier, sums),
                      matrix.diagonal()[:, None, None])
 
-    return _attend(name, form, q, k, v, **options)
+    return attend(name, form, q, k, v, **options)
 
 
 def linear(q, k, v, *, causal=False, **options):
@@ -88,7 +88,7 @@ def linear(q, k, v, *, causal=False, **options):
         checks.expect_causal(name, q, k, cross)
         return _scan(q, k, v, den, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1)
 
-    return _attend(name, form, q, k, v, **options)
+    return attend(name, form, q, k, v, **options)
 
 
 def around(name, kernels, q, k, v, *, normalizer="key_sum", eps=0., query_offsets=None,
@@ -105,12 +105,12 @@ def around(name, kernels, q, k, v, *, normalizer="key_sum", eps=0., query_offset
         den = dict(zip(("normalizer_q", "normalizer_k"), den or ()))
         return kernels(q=q, k=k, v=v, **fixed, **den), None
 
-    return _attend(name, form, q, k, v, normalizer=normalizer, **options)
+    return attend(name, form, q, k, v, normalizer=normalizer, **options)
 
 
 # ---- parts of all operators ----------------------------------------------------------------------
 
-def _attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps=0., scale=1.,
+def attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps=0., scale=1.,
             layout="bnhd", normalizer_q=None, normalizer_k=None, query_mask=None, key_mask=None,
             query_offsets=None, key_offsets=None, query_map=None, key_map=None, query_angles=None,
             key_angles=None, gain=None, gate=None, norm_eps=1e-6, relu_eps=1e-6, max_queries=0,
@@ -172,7 +172,7 @@ def _mix(q, k, v, den, cross, mixing, queries, keys):
     mixing: [Mq,Mk]; None stands for 1, with one block
     """
     def mixed(sums):  # [B,H,Mk,...] -> a tensor of [B,H,M,...] per piece of queries
-        whole = sums if mixing is None else _product(mixing, sums)
+        whole = sums if mixing is None else product(mixing, sums)
         return whole.split([piece.blocks for piece in queries], 2)
 
     def cut(x, pieces):
@@ -229,7 +229,7 @@ def rotate(x, angles):
     return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
 
 
-def _product(mixing, sums):
+def product(mixing, sums):
     """Product of mixing [Mq,Mk] and sums [B,H,Mk,...], [B,H,Mq,...]."""
     return (mixing @ sums.flatten(3)).unflatten(3, sums.shape[3:])
 
@@ -322,7 +322,7 @@ class Piece(NamedTuple):
         return x.reshape(batch, heads, math.prod(self.sizes), width)
 
 
-def _pieces(name, x, grid, block, prefix):
+def pieces(name, x, grid, block, prefix):
     """The pieces of the tokens of x [B,H,N,D]: the prefix, if there is one, and the rest."""
     tokens = x.shape[2]
     rest = tuple(grid) or (tokens - prefix,)

@@ -123,6 +123,25 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, save="inputs", b
     return _call("bidirectional", backend, save, q, k, v, mixing, blocks, **options)
 
 
+def block_causal(q, k, v, mixing, *, step=1, **options):
+    """Attention in steps of `step` consecutive blocks, such as those of a frame: every query reads
+    its own step and earlier steps whole. -> [B,N,H,E]
+
+    options: those of bidirectional, which runs with 0 in the place of coefficients of later steps.
+        They get no gradient. A NaN in later tokens may reach earlier outputs
+
+    BlockStream appends one step at a time. Cost: that of bidirectional.
+    """
+    if step < 1:
+        raise ValueError(f"mhla::block_causal: step is {step}, expected at least 1")
+    if options.get("normalizer") == "cross_query":
+        raise ValueError('mhla::block_causal: normalizer is "cross_query", expected key_sum or '
+                         "none: it reads later queries")
+    rows, columns = (torch.arange(n, device=mixing.device) // step for n in mixing.shape[-2:])
+    earlier = mixing.masked_fill(columns > rows[:, None], 0)
+    return bidirectional(q, k, v, earlier, **options)
+
+
 def causal(q, k, v, mixing, *, block, save="inputs", backend="auto", **options):
     """Causal attention in blocks of `block` tokens: a token reads itself and the past. -> [B,N,H,E]
 
