@@ -4,6 +4,7 @@
 
 #include "mhla/attention/causal_decay.hpp"
 #include "mhla/attention/linear.hpp"
+#include "mhla/policy/mixing_constraints.hpp"
 #include "support/form.hpp"
 #include "support/mixed.hpp"
 

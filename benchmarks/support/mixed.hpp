@@ -7,6 +7,7 @@
 
 #include "mhla/attention/operator.hpp"
 #include "mhla/policy/locality.hpp"
+#include "mhla/policy/mixing_constraints.hpp"
 #include "support/definition.hpp"
 #include "support/shapes.hpp"
 

@@ -13,6 +13,7 @@
 #include <mhla/layer/split_qkv.hpp>
 #include <mhla/policy/by_name.hpp>
 #include <mhla/policy/locality.hpp>
+#include <mhla/policy/mixing_constraints.hpp>
 #include <span>
 #include <string>
 #include <vector>

@@ -268,6 +268,12 @@ TEST(BlockStreaming, WhatDoesNotFitIsRefusedAndChangesNothing) {
       text([&] { Stream({.width = 2, .values = 2}, Contiguous(6, 3), later); }),
       "mhla::BlockStreaming: mixing lists block 3 for block 1, expected blocks of no later step, "
       "up to 1");
+  EXPECT_EQ(text([&] {
+              Stream({.width = 2, .values = 2}, Contiguous(6, 2),
+                     MixingMatrix<float>(Pattern(3, 3), 1, 2));
+            }),
+            "mhla::BlockStreaming: mixing has 2 x 1 matrices, expected one, or one per head: a "
+            "stream for each sequence");
   EXPECT_EQ(text([&] { Stream({.width = -1, .values = 2}, Contiguous(6, 2), m); }),
             "mhla::BlockStreaming: sizes are width -1, values 2, normalizer_width 0, expected "
             "widths >= 0");

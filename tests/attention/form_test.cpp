@@ -155,21 +155,28 @@ TEST(Form, EqualMatricesOfAllHeadsHaveTheBitsOfTheMatrixThatTheyShare) {
   expect(Operator{Relu{1e-6}, Relu{1e-6}, CrossQuery{1e-6}});
 }
 
-TEST(Form, AMatrixPerHeadIsThatOfTheDefinition) {
+TEST(Form, AMatrixOfAHeadOrOfItsSequenceIsThatOfTheDefinition) {
   const PerHead p;
   const Operator op{Relu{}, Relu{}, KeySum{0.1}};
-  for (const Order order : {Order::kBidirectional, Order::kCausal}) {
-    const auto all = naive_attention(p.in(), p.blocks, p.mixing, op, order);
-    const Tensor<double> out = order == Order::kCausal
-                                   ? causal(p.in(), p.blocks, p.mixing, op)
-                                   : bidirectional(p.in(), p.blocks, p.mixing, op);
-    for (std::size_t i = 0; i < out.data().size(); ++i) {
-      EXPECT_NEAR(out.data()[i], all.data()[i], 1e-12);
-    }
-    for (Index h = 0; h < p.kHeads; ++h) {
-      const Matrix<double> head = naive_attention(detail::head_inputs(p.in(), 1, h), p.blocks,
-                                                  p.mixing.of_head(h), op, order);
-      for (Index t = 0; t < 24; ++t) EXPECT_EQ(all(1, t, h, 2), head(t, 2));
+  MixingMatrix<double> each(p.mixing.pattern(), p.kHeads, 2);
+  Random rng(5);
+  each.view().for_each([&rng](double& c) { c = rng.uniform(0.1, 1); });
+  const MixingMatrix<double>* const matrices[] = {&p.mixing, &each};
+  for (const auto* mixing : matrices) {
+    for (const Order order : {Order::kBidirectional, Order::kCausal}) {
+      const auto all = naive_attention(p.in(), p.blocks, *mixing, op, order);
+      const Tensor<double> out = order == Order::kCausal
+                                     ? causal(p.in(), p.blocks, *mixing, op)
+                                     : bidirectional(p.in(), p.blocks, *mixing, op);
+      for (std::size_t i = 0; i < out.data().size(); ++i) {
+        EXPECT_NEAR(out.data()[i], all.data()[i], 1e-12);
+      }
+      for (Index h = 0; h < p.kHeads; ++h) {
+        const Matrix<double> head =
+            naive_attention(detail::head_inputs(p.in(), 1, h), p.blocks,
+                            mixing->of_sequence(1).of_head(h), op, order);
+        for (Index t = 0; t < 24; ++t) EXPECT_EQ(all(1, t, h, 2), head(t, 2));
+      }
     }
   }
 }
@@ -201,7 +208,8 @@ TEST(Form, AnyOtherNumberOfMatricesIsRefusedBeforeAnythingIsWritten) {
   const MixingMatrix<double> two = per_head(MixingMatrix<double>(p.mixing.of_head(0)), 2);
   Tensor<double> out({2, 24, p.kHeads, 5});
   for (double& x : out.data()) x = 7;
-  const std::string rest = ": mixing has 2 matrices, expected 1, or 3, one per head of q";
+  const std::string rest = ": mixing has 2 matrices, expected 1, or 3, one per head of q, or 2 x 3, one "
+                           "per sequence and head of q";
   EXPECT_EQ(message_of<shape_error>([&] { bidirectional(p.in(), p.blocks, two, out); }),
             "mhla::bidirectional" + rest);
   EXPECT_EQ(message_of<shape_error>([&] { causal(p.in(), p.blocks, two, out); }),

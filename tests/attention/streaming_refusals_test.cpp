@@ -120,6 +120,15 @@ TEST(StreamingRefusals, HeadsWithoutAMixingMatrixAndStatesOfOtherHeads) {
   EXPECT_NO_THROW(append(stream, std::span(states), in, out));
 }
 
+TEST(StreamingRefusals, MixingMatricesPerSequence) {
+  EXPECT_EQ(message_of<shape_error>([] {
+              Streaming<float>({.width = 2, .values = 2, .block_length = 4},
+                               MixingMatrix<float>(Pattern(3, 3), 2, 5));
+            }),
+            "mhla::Streaming: mixing has 5 x 2 matrices, expected one, or one per head: a stream "
+            "for each sequence");
+}
+
 TEST(StreamingRefusals, ABatchIsRefusedAsAWhole) {
   const auto stream = stream_of({.width = 2, .values = 2, .block_length = 4});
   const std::vector<float> data(48, 1);

@@ -159,8 +159,8 @@ struct Forward {
         form.batch.run(batch.inputs(), arguments, batch.out.view(),
                        Call{.workspace = workspace.get(), .executor = executor});
         EXPECT_TRUE(workspace.intact() && batch.out.nothing_beside()) << seed;
-        batch.for_each_head([&](Index h, const Inputs<T>& in, const Matrix<T>& out) {
-          EXPECT_TRUE(same_bits(run(in, arguments.of_head(h)), out))
+        batch.for_each_head([&](Index s, Index h, const Inputs<T>& in, const Matrix<T>& out) {
+          EXPECT_TRUE(same_bits(run(in, arguments.of_pair(s, h)), out))
               << seed << ", workers " << executor.workers();
         });
       }

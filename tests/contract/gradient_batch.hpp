@@ -48,7 +48,7 @@ struct BatchGradient {
           }
           const auto values = alone.values<double>();
           for (const Part part : {kMixing, kQueryMap, kKeyMap}) {
-            const Index row = sums[part].rows() == 1 ? 0 : h;
+            const Index row = part == kMixing ? batch.shared().row_of(s, h) : 0;
             sums[part].row(row) += values[part];
             sizes[part].row(row) += values[part].cwiseAbs();
           }
@@ -127,13 +127,15 @@ struct BatchGradient {
     std::byte one{};
     if (form.mixes) {
       std::vector<double> numbers(4 * 9, 7);
-      const auto refused = [&](Index heads, Index stride, const std::string& text) {
-        rejected(text, [&](Arguments& a, Call&) {
-          a.parameters.mixing = {numbers.data(), Pattern(3, 3), heads, stride};
-        });
-      };
-      refused(2, 9, "parameters.mixing has 2 matrices, expected 1, as many as mixing");
-      const Matrix<double> shared = p.coefficients;
+      rejected("parameters.mixing has 2 matrices, expected 1, as many as mixing",
+               [&](Arguments& a, Call&) {
+                 a.parameters.mixing = {numbers.data(), Pattern(3, 3), 2, 9};
+               });
+      rejected("parameters.mixing has 2 x 1 matrices, expected 1, as many as mixing",
+               [&](Arguments& a, Call&) {
+                 a.parameters.mixing = {numbers.data(), Pattern(3, 3), 1, 0, 2, 9};
+               });
+      const GradientProblem<double> shared = p;
       p.set_mixing(Pattern(3, 3), rng, 0.1, 3);
       rejected("mixing has 3 matrices, expected 1, for one head", [](Arguments&, Call&) {});
       p.set_mixing(Pattern(3, 3), rng, 0.1, 2);
@@ -142,16 +144,24 @@ struct BatchGradient {
         a.dout = in(12, 2, 2);
         a.gradients = {};
       };
-      const auto refused_of_two = [&](Index stride, const std::string& text) {
-        rejected(text, [&](Arguments& a, Call&) {
-          for_two_heads(a);
-          a.parameters.mixing = {numbers.data(), Pattern(3, 3), 2, stride};
-        });
+      const auto refused = [&](Index stride, Index sequence_stride) {
+        rejected("parameters.mixing has strides [" + std::to_string(sequence_stride) + ", 0, " +
+                     std::to_string(stride) + ", 1], and elements that overlap, expected strides",
+                 [&](Arguments& a, Call&) {
+                   for_two_heads(a);
+                   const Index sequences = sequence_stride > 0 ? 2 : 1;
+                   a.parameters.mixing = {numbers.data(), Pattern(3, 3), 2,
+                                          stride,         sequences,     sequence_stride};
+                 });
       };
-      refused_of_two(8, "parameters.mixing has a head stride of 8, expected at least 9, the ");
-      refused_of_two(0, "parameters.mixing has a head stride of 0, expected at least 9, the ");
+      refused(8, 0);
+      refused(0, 0);
+      p.set_mixing(Pattern(3, 3), rng, 0.1, 2, 2);
+      refused(9, 9);
+      refused(9, 17);
+      refused(8, 18);
       for (const double x : numbers) EXPECT_EQ(x, 7);
-      p.coefficients = shared;
+      p = shared;
     }
     rejected("workspace has 1 bytes", [&](Arguments&, Call& c) { c.workspace = {&one, 1}; });
     rejected("kept ", [&](Arguments&, Call& c) { c.kept = {&one, 1}; });

@@ -55,6 +55,8 @@ TYPED_TEST_P(RanksContract, BatchesHaveTheBitsOfOneMachine) {
     expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 0, 3, 5, 3);
     expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 2, 3, 9, 5, 3);
     expect_bits_of_one_machine_for_a_batch<CausalOverRanks>(comm, 9, 8, 5, 3, 8);
+    expect_bits_of_one_machine_for_a_batch<BidirectionalOverRanks>(comm, 3, 2, 5, 3, 2, 3);
+    expect_bits_of_one_machine_for_a_batch<CausalOverRanks>(comm, 9, 8, 5, 3, 8, 9);
   });
 }
 

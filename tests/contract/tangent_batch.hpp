@@ -48,9 +48,9 @@ struct BatchDirections {
     const auto views = parameters.parameter_views();
     return {views.mixing, views.query_map, views.key_map};
   }
-  ParameterTangents<accumulator_t<T>> parameters_of_head(Index h) {
+  ParameterTangents<accumulator_t<T>> parameters_of_pair(Index s, Index h) {
     auto views = parameter_views();
-    views.mixing = views.mixing.of_head(h);
+    views.mixing = views.mixing.of_sequence(s).of_head(h);
     return views;
   }
 };
@@ -79,9 +79,9 @@ TYPED_TEST_P(BatchTangent, IsThatOfEverySequenceAndHeadAloneInAnyLayoutWithAnyTh
           write_tangents<TypeParam>(
               TangentArguments<Inputs<T>>{head,
                                           detail::head_tangents(in, x.views(), s, h),
-                                          x.parameters_of_head(h),
+                                          x.parameters_of_pair(s, h),
                                           {alone.value, alone.tangent}},
-              batch.of_head(h), batch.blocks());
+              batch.of_pair(s, h), batch.blocks());
           EXPECT_TRUE(
               same_bits(alone.value, dense(detail::head_output(in, out.view(), s, h))) &&
               same_bits(alone.tangent, dense(detail::head_output(in, tangent.view(), s, h))))

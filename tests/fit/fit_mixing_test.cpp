@@ -13,6 +13,7 @@
 #include "mhla/fit/fit_decay.hpp"
 #include "mhla/fit/resize.hpp"
 #include "mhla/policy/locality.hpp"
+#include "mhla/policy/mixing_constraints.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
 
@@ -146,7 +147,7 @@ TEST(FitMixing, RefusesSeveralMatrices) {
   const auto text = [](auto&& call) { return message_of<shape_error>(call); };
   EXPECT_EQ(text([&] { fit_mixing(in, blocks, Operator{EluPlusOne{}}, x, two); }),
             "mhla::MixingFit::add: mixing has 2 matrices, expected 1, for one head");
-  const std::string rest = " has 2 matrices, expected one, such as of_head(0)";
+  const std::string rest = " has 2 matrices, expected one, such as matrix(0)";
   MixingFit<double> fit(one);
   fit.add(in, blocks, Operator{EluPlusOne{}}, x);
   EXPECT_EQ(text([&] { fit.residual(two); }), "mhla::MixingFit::residual: m" + rest);

@@ -10,6 +10,7 @@
 #include "mhla/attention/linear.hpp"
 #include "mhla/attention/softmax.hpp"
 #include "mhla/policy/locality.hpp"
+#include "mhla/policy/mixing_constraints.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
 

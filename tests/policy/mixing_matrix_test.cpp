@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/policy/mixing_constraints.hpp"
 #include "support/bands.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
@@ -252,57 +253,6 @@ TYPED_TEST(MixingMatrixOf, UniformCausalReadsAllEarlierBlocksAlike) {
         EXPECT_EQ(m(i, b), b <= i ? TypeParam(1) / static_cast<TypeParam>(i + 1) : 0);
       }
     }
-  }
-}
-
-TYPED_TEST(MixingMatrixOf, ClampMovesStoredCoefficientsIntoTheRange) {
-  using A = TypeParam;
-  test::Random rng(5);
-  const Matrix<A> c = rng.matrix<A>(6, 6, -2, 2), clamped = c.cwiseMax(A(0.5)).cwiseMin(1);
-  MixingMatrix<A> dense(c), lower(c);
-  auto band = MixingMatrix<A>::banded(c, 1, 1);
-  clamp(dense, A(0.5), 1);
-  clamp(band.view(), A(0.5), 1);
-  clamp_to_lower_triangle(lower, A(0.5), 1);
-  EXPECT_EQ(dense.dense(), clamped);
-  EXPECT_EQ(band.dense(), inside_band(clamped, 1, 1));
-  EXPECT_EQ(lower.dense(), inside_band(clamped, 6, 0));
-  const auto failed = test::message_of<option_error>([&] { clamp(dense, A(1), A(0)); });
-  EXPECT_EQ(failed, "mhla::clamp: low is 1.000000, expected at most high, which is 0.000000");
-  EXPECT_EQ(dense.dense(), clamped);
-}
-
-TYPED_TEST(MixingMatrixOf, NormalizeRowsDividesEveryRowByItsSum) {
-  constexpr long double u = std::numeric_limits<TypeParam>::epsilon() / 2;
-  test::for_bands([](test::Random& rng, Index rows, Index cols, Index lower, Index upper) {
-    const Matrix<TypeParam> c = coefficients<TypeParam>(rng, rows, cols);
-    auto m = MixingMatrix<TypeParam>::banded(c, lower, upper);
-    const Pattern& band = m.pattern();
-    if (band.first(rows - 1) == band.last(rows - 1)) return;  // an empty row has no sum
-    normalize_rows(m);
-    for (Index i = 0; i < rows; ++i) {
-      long double total = 0;
-      for (Index b = band.first(i); b < band.last(i); ++b) total += c(i, b);
-      const long double w = static_cast<long double>(band.last(i) - band.first(i));
-      for (Index b = band.first(i); b < band.last(i); ++b) {
-        // Roundings of w - 1 additions of positive numbers and one division.
-        EXPECT_LE(std::abs(m(i, b) - c(i, b) / total), w * u / (1 - w * u) * c(i, b) / total);
-      }
-    }
-  });
-}
-
-TYPED_TEST(MixingMatrixOf, NormalizeRowsRejectsABadRowBeforeAnythingChanges) {
-  using Limits = std::numeric_limits<TypeParam>;
-  for (const TypeParam bad : {TypeParam(-1), Limits::infinity(), Limits::quiet_NaN()}) {
-    Matrix<TypeParam> c = Matrix<TypeParam>::Constant(3, 2, 3);
-    c.row(2) << 1, bad;
-    MixingMatrix<TypeParam> m(c);
-    const std::string text = test::message_of<option_error>([&m] { normalize_rows(m); });
-    EXPECT_EQ(text, "mhla::normalize_rows: m has row 2 with sum " + std::to_string(1 + bad) +
-                        ", expected rows with a finite sum other than 0");
-    EXPECT_TRUE((m.dense().topRows(2).array() == 3).all());
-    EXPECT_EQ(m(2, 0), 1);
   }
 }
 

@@ -48,11 +48,11 @@ struct Arguments {
         op(p.op()),
         scale(p.scale) {}
 
-  /// The same with the mixing matrix of head h.
-  Arguments of_head(Index h) const {
-    Arguments head = *this;
-    head.mixing = MixingMatrix(mixing.of_head(h));
-    return head;
+  /// The same with the mixing matrix of head h of sequence s.
+  Arguments of_pair(Index s, Index h) const {
+    Arguments pair = *this;
+    pair.mixing = MixingMatrix(mixing.of_sequence(s).of_head(h));
+    return pair;
   }
 };
 

@@ -15,7 +15,7 @@ namespace mhla::test::forward {
 template <class T>
 struct Batch {
   Random rng;
-  bool packed, per_head;
+  bool packed, per_head, per_sequence;
   Index sequences, heads, d, e;
   std::vector<Index> offsets{0};
   Index batch, tokens;
@@ -27,6 +27,7 @@ struct Batch {
       : rng(seed),
         packed(rng.chance(0.5)),
         per_head(seed % 2 == 1),
+        per_sequence(seed % 4 == 3),
         sequences(rng.integer(1, 4)),
         heads(rng.integer(1, 3)),
         d(rng.integer(1, 9)),
@@ -63,14 +64,15 @@ struct Batch {
     return offsets.back();
   }
 
-  /// Blocks of 4 tokens for sequences of any length, with a mixing matrix for all heads or for
-  /// each.
+  /// Blocks of 4 tokens for sequences of any length, with a mixing matrix for all heads, for
+  /// each, or for each of every sequence.
   Arguments<T> arguments() const {
     Arguments<T> a(problem);
     a.blocks.queries.length = a.blocks.keys.length = 4;
     if (per_head) {
       Random numbers(problem.seed);
-      a.mixing = mhla::per_head(a.mixing, heads);
+      a.mixing =
+          MixingMatrix<accumulator_t<T>>(a.mixing.pattern(), heads, per_sequence ? sequences : 1);
       a.mixing.view().for_each(
           [&numbers](auto& c) { c = static_cast<accumulator_t<T>>(numbers.uniform()); });
     }
@@ -100,7 +102,7 @@ struct Batch {
     return all;
   }
 
-  /// Calls f(head, inputs of one head of one sequence in dense memory, its output in the batch).
+  /// Calls f(sequence, head, its inputs in dense memory, its output in the batch) for every head.
   template <class F>
   void for_each_head(F&& f) const {
     for (Index s = 0; s < sequences; ++s) {
@@ -119,7 +121,7 @@ struct Batch {
           head.normalizer_q = copies[3];
           head.normalizer_k = copies[4];
         }
-        f(h, head, dense(detail::head_output(inputs(), out.view(), s, h)));
+        f(s, h, head, dense(detail::head_output(inputs(), out.view(), s, h)));
       }
     }
   }

@@ -48,16 +48,17 @@ class RandomBatch {
     if (equal) blocks_ = {{lengths_[kQ][0] / 2}, {lengths_[kK][0] / 2}};
     if (form.causal) blocks_.keys = blocks_.queries;
     const bool per_head = form.mixes && seed % 2 == 1;
+    const bool per_sequence = form.mixes && (seed % 4 == 3 || seed % 16 == 13);
     shared_.set_mixing(form.mixes ? Pattern(12, 12, 12, rng_.integer(0, 12)) : Pattern(1, 1), rng_,
-                       0.1, per_head ? heads_ : 1);
+                       0.1, per_head ? heads_ : 1, per_sequence ? sequences_ : 1);
     draw_tensors();
   }
 
   Index sequences() const { return sequences_; }
   Index heads() const { return heads_; }
   const GradientProblem<T>& shared() const { return shared_; }
-  /// The parameters of head h.
-  GradientProblem<T> of_head(Index h) const { return shared_.of_head(h); }
+  /// The parameters of head h of sequence s.
+  GradientProblem<T> of_pair(Index s, Index h) const { return shared_.of_pair(s, h); }
   const BatchBlocks& blocks() const { return blocks_; }
   const BatchInputs<T>& inputs() const { return in_; }
   TensorView<const T> dout() const { return values_.back().view(); }
@@ -92,7 +93,7 @@ class RandomBatch {
   Buffers gradients_alone(Index s, Index h) const {
     const Inputs<T> head = detail::head_inputs(in_, s, h);
     const auto dout_head = detail::head_output(in_, dout(), s, h);
-    GradientProblem<T> p = of_head(h);
+    GradientProblem<T> p = of_pair(s, h);
     for (const Part part : {kQ, kK, kV, kNormalizerQ, kNormalizerK})
       p.tensors[part] = get(part, s, h, values_);
     Buffers g(p);

@@ -36,6 +36,14 @@ inline constexpr const char* kPartNames[] = {
 template <class W>
 using Variables = std::array<Matrix<W>, kParts>;
 
+/// Mixing matrices in the rows of m, those of a sequence side by side.
+template <class M>
+auto mixing_of(M& m, const Pattern& pattern, Index heads) {
+  using A = std::remove_pointer_t<decltype(m.data())>;
+  const Index size = pattern.size();
+  return MixingView<A>(m.data(), pattern, heads, size, m.rows() / heads, heads * size);
+}
+
 /// A problem of one head.
 template <class T>
 struct GradientProblem {
@@ -46,20 +54,25 @@ struct GradientProblem {
   Matrix<T> dout;
   CrossBlocks<AnyPartition, AnyPartition> blocks;
   Pattern pattern;
-  Matrix<A> coefficients;  // [heads with a matrix or 1, pattern.size()]
+  Matrix<A> coefficients;  // [sequences with matrices or 1, heads, pattern.size()]
+  Index mixing_heads = 1;  // with a matrix
   Operator<AnyMap<A>, AnyMap<A>, AnyNormalizer> op;
   Matrix<bool> query_mask, key_mask;  // [1,N] or empty
   bool causal = false;
   bool mixes = true;  // true if the coefficients are parameters
 
-  MixingView<const A> mixing() const {
-    return {coefficients.data(), pattern, coefficients.rows(), pattern.size()};
+  MixingView<const A> mixing() const { return mixing_of(coefficients, pattern, mixing_heads); }
+  /// The row of the coefficients that head h of sequence s reads.
+  Index row_of(Index s, Index h) const {
+    return (coefficients.rows() == mixing_heads ? 0 : s * mixing_heads) +
+           (mixing_heads == 1 ? 0 : h);
   }
-  /// The same with the mixing matrix of head h.
-  GradientProblem of_head(Index h) const {
-    GradientProblem head = *this;
-    head.coefficients = coefficients.row(coefficients.rows() == 1 ? 0 : h);
-    return head;
+  /// The same with the mixing matrix of head h of sequence s.
+  GradientProblem of_pair(Index s, Index h) const {
+    GradientProblem pair = *this;
+    pair.coefficients = coefficients.row(row_of(s, h));
+    pair.mixing_heads = 1;
+    return pair;
   }
   Index queries() const { return tensors[kQ].rows(); }
   Index keys() const { return tensors[kK].rows(); }
@@ -76,10 +89,12 @@ struct GradientProblem {
             .key_mask = mask(key_mask)};
   }
   /// Sets the coefficients, and zeros after the ends of the rows.
-  void set_mixing(const Pattern& of, Random& rng, double low, Index heads = 1) {
+  void set_mixing(const Pattern& of, Random& rng, double low, Index heads = 1,
+                  Index sequences = 1) {
     pattern = of;
-    coefficients = Matrix<A>::Zero(heads, of.size());
-    MixingView<A>(coefficients.data(), of, heads, of.size()).for_each([&](A& c) {
+    mixing_heads = heads;
+    coefficients = Matrix<A>::Zero(sequences * heads, of.size());
+    mixing_of(coefficients, of, heads).for_each([&](A& c) {
       c = static_cast<A>(rng.uniform(low, 1));
     });
   }
@@ -104,11 +119,12 @@ struct GradientBuffers {
   std::array<Matrix<T>, kMixing> tensors;
   std::array<Matrix<A>, kParts - kMixing> parameters;
   Pattern pattern;
+  Index mixing_heads;
 
   /// Every element starts with the next number of `start`.
   template <class Start>
   GradientBuffers(const GradientProblem<T>& p, Start&& start)
-      : tensors(p.tensors), pattern(p.pattern) {
+      : tensors(p.tensors), pattern(p.pattern), mixing_heads(p.mixing_heads) {
     const auto flat = [](const AnyMap<A>& map) { return Matrix<A>(1, map.weights()); };
     parameters = {Matrix<A>(p.coefficients.rows(), p.mixes ? pattern.size() : 0),
                   flat(p.op.query_map), flat(p.op.key_map)};
@@ -140,7 +156,7 @@ struct GradientBuffers {
   ParameterGradients<A> parameter_views() {
     auto& [mixing, query_map, key_map] = parameters;
     ParameterGradients<A> views;
-    if (mixing.size() > 0) views.mixing = {mixing.data(), pattern, mixing.rows(), pattern.size()};
+    if (mixing.size() > 0) views.mixing = mixing_of(mixing, pattern, mixing_heads);
     views.query_map = {query_map.data(), static_cast<std::size_t>(query_map.size())};
     views.key_map = {key_map.data(), static_cast<std::size_t>(key_map.size())};
     return views;

@@ -28,13 +28,14 @@ TensorView<T> middle_tokens(TensorView<T> t, Index begin, Index count) {
 }
 
 /// Checks a batch [B,N,H,D] in blocks of `length`, with weights in both maps.
-/// \param matrices  1, or a mixing matrix per head
+/// \param matrices   1, or a mixing matrix per head
+/// \param sequences  1, or batch for matrices per sequence
 template <class Form, class C>
 void expect_bits_of_one_machine_for_a_batch(C& comm, Index batch, Index heads, Index blocks,
-                                            Index length, Index matrices = 1) {
+                                            Index length, Index matrices = 1, Index sequences = 1) {
   auto p = complete_problem<float>(typename Form::Alone());
   Random rng(static_cast<std::uint64_t>(batch));
-  p.set_mixing(Pattern(blocks, blocks), rng, 0.1, matrices);
+  p.set_mixing(Pattern(blocks, blocks), rng, 0.1, matrices, sequences);
   const Index n = blocks * length - 1, d = p.tensors[kQ].cols();
   Tensor<float> q({batch, n, heads, d}), k = q, v = q, dout = q, dq = q, expected = q;
   for (Tensor<float>* t : {&q, &k, &v, &dout}) {

@@ -32,7 +32,8 @@ inline namespace MHLA_TARGET {
 /// \param in      Inputs: one head; BatchInputs: a batch
 /// \param blocks  a partition of the tokens into M blocks, or CrossBlocks of queries and keys;
 ///                for a batch also functions of the sequence length
-/// \param mixing  [M,M], of cross-attention [Mq,Mk]; or one per head, [H,M,M]
+/// \param mixing  [M,M], of cross-attention [Mq,Mk]; or one per head [H,M,M], or per
+///                sequence and head [B,H,M,M]
 /// \param out     [Nq,E], of a batch [B,Nq,H,E]; overlaps no input, but may be q itself
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In, AttentionBlocks Blocks, OperatorOn<detail::scalar_of<In>> Op>

@@ -34,7 +34,8 @@ inline namespace MHLA_TARGET {
 /// stand for inputs(q, k, v) in every call (matrix_calls.hpp).
 /// \param in      Inputs: one head; BatchInputs: a batch
 /// \param blocks  consecutive tokens, in order; for a batch also a function of the sequence length
-/// \param mixing  at least [M,M], of which the leading part is used; or one per head, [H,M,M]
+/// \param mixing  at least [M,M], of which the leading part is used; or one per head
+///                [H,M,M], or per sequence and head [B,H,M,M]
 /// \param out     [N,E], of a batch [B,N,H,E]; overlaps no input, but may be q itself
 /// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In, BlocksOf Blocks, CausalOperatorOn<detail::scalar_of<In>> Op>

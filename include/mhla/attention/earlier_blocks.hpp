@@ -64,7 +64,7 @@ class EarlierBlocks<A, MixingView<const A>> {
 
  public:
   static void check(const char* function, const View& mixing) {
-    expect_mixing(function, mixing, mixing.rows(), mixing.rows());
+    expect_stream_mixing(function, mixing);
   }
   static Index most_tokens(const View& mixing, Index w) {
     return checked_product("Streaming", "capacity", {mixing.rows(), w});

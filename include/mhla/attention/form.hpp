@@ -5,7 +5,7 @@
 /// (sequence, head) pairs, or if workers outnumber these, over the blocks of one pair after
 /// another.
 ///
-/// A form is an object that holds what all heads share, and a mixing matrix for all or per head:
+/// A form is an object that holds what all heads share, and one or several mixing matrices:
 ///
 ///     const char* name                                       the function that errors name
 ///     static constexpr bool kKeeps                           whether it can keep summaries
@@ -14,7 +14,7 @@
 ///     std::size_t bytes(in, workers) const                   of workspace; reads no data
 ///     std::size_t kept_bytes(in) const                       if kKeeps
 ///     void run(arena, kept, in, out, executor) const         one head, in `bytes` of memory, with
-///                                                            one mixing matrix (of_head); `kept`
+///                                                            one mixing matrix (of_pair); `kept`
 ///                                                            is null to keep nothing
 ///     mixing                                                 a view, if the form mixes
 ///
@@ -54,12 +54,12 @@ TensorView<const T> mixing_places(const F& form) {
   }
 }
 
-/// The form of head h, with the mixing matrix of this head. A form without one is itself.
+/// The form of head h of sequence s, with its mixing matrix. A form without one is itself.
 template <class F>
-decltype(auto) of_head(const F& form, Index h) {
+decltype(auto) of_pair(const F& form, Index s, Index h) {
   if constexpr (requires { form.mixing; }) {
     F of = form;
-    of.mixing = form.mixing.of_head(h);
+    of.mixing = form.mixing.of_sequence(s).of_head(h);
     return of;
   } else {
     return (form);
@@ -179,7 +179,9 @@ class KeptMemory {
 template <class F, class In, class Out>
 void expect_batch_of(const F& form, const In& in, const Out& out, const char* argument) {
   expect_batch(form.name, in, out, argument);
-  if constexpr (requires { form.mixing; }) expect_mixing_heads(form.name, form.mixing, heads(in));
+  if constexpr (requires { form.mixing; }) {
+    expect_mixing_of_heads(form.name, form.mixing, sequences(in), heads(in));
+  }
 }
 
 /// Throws unless `in` and `out` fit the form and each other.
@@ -205,8 +207,9 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
                 [&](Index s, Index h, std::byte* memory, const ExecutorRef& executor) {
                   Arena arena(memory);
                   std::optional<Arena> keep = kept.arena(s, h);
-                  of_head(form, h).run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
-                                       head_output(in, out, s, h), executor);
+                  of_pair(form, s, h)
+                      .run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
+                           head_output(in, out, s, h), executor);
                 });
 }
 

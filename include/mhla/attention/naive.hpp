@@ -88,12 +88,13 @@ template <class W = double, Scalar T, class Blocks, OperatorOn<T> Op = Operator<
 Tensor<W> naive_attention(const BatchInputs<T>& in, const Blocks& blocks,
                           const std::type_identity_t<MixingView<const accumulator_t<T>>>& mixing,
                           const Op& op = {}, Order order = Order::kBidirectional) {
-  detail::expect_mixing_heads("naive_attention", mixing, detail::heads(in));
+  detail::expect_mixing_of_heads("naive_attention", mixing, detail::sequences(in),
+                                 detail::heads(in));
   Tensor<W> out({in.q.batch(), in.q.tokens(), in.q.heads(), in.v.width()});
   for (Index s = 0; s < detail::sequences(in); ++s) {
     for (Index h = 0; h < detail::heads(in); ++h) {
-      const Matrix<W> head =
-          naive_attention<W>(detail::head_inputs(in, s, h), blocks, mixing.of_head(h), op, order);
+      const Matrix<W> head = naive_attention<W>(detail::head_inputs(in, s, h), blocks,
+                                                mixing.of_sequence(s).of_head(h), op, order);
       const MatrixView<W> to = detail::head_output(in, out.view(), s, h);
       for (Index t = 0; t < head.rows(); ++t) {
         for (Index e = 0; e < head.cols(); ++e) to(t, e) = head(t, e);

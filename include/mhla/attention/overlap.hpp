@@ -46,13 +46,13 @@ TensorView<const T> places_of(std::span<const A> numbers) {
           {1, 1, 1, static_cast<Index>(numbers.size_bytes() / sizeof(T))},
           {0, 0, 0, 1}};
 }
-/// The same of a mixing matrix, or of one per head.
+/// The same of one or several mixing matrices.
 template <class T, class A>
 TensorView<const T> places_of(const MixingView<A>& m) {
   constexpr Index kSize = sizeof(A) / sizeof(T);
   return {reinterpret_cast<const T*>(m.storage().data()),
-          {1, 1, m.heads(), m.pattern().size() * kSize},
-          {0, 0, m.head_stride() * kSize, 1}};
+          {m.sequences(), 1, m.heads(), m.pattern().size() * kSize},
+          {m.sequence_stride() * kSize, 0, m.head_stride() * kSize, 1}};
 }
 /// Throws if one of the first `written` tensors shares an element with any other.
 template <class T>

@@ -54,7 +54,7 @@ class StepWindow<A, MixingView<const A>> {
 
  public:
   static void check(const char* function, const View& mixing, Index step) {
-    expect_mixing(function, mixing, mixing.rows(), mixing.rows());
+    expect_stream_mixing(function, mixing);
     mixing.block_causal(step, function);
   }
 

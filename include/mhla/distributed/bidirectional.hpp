@@ -25,7 +25,8 @@ namespace distributed {
 /// Writes the outputs of this rank's queries.
 /// \param blocks  blocks of this rank's tokens: a partition, CrossBlocks, or functions of their
 ///     number
-/// \param mixing  [M,M] of all blocks, or [Mq,Mk], or one per head, the same on all ranks
+/// \param mixing  [M,M] of all blocks, or [Mq,Mk], or several as in
+///     bidirectional, the same on all ranks
 /// \param call    executor; workspace and kept stay empty
 /// \throws shape_error, option_error on all ranks, before `out` is touched, if the arguments of any
 ///     rank do not fit or differ; communication_error if a rank does not answer.

@@ -121,7 +121,7 @@ struct RankForm {
     signature.add("q", "sequences", sequences(in));
     signature.add("q", "heads", heads(in));
     signature.add("q", "bytes a number", sizeof(scalar_of<In>));
-    signature.add("mixing", "matrices", mixing.heads());
+    signature.add("mixing", "matrices", mixing.matrices());
     signature.add("mixing", "rows", mixing.rows());
     signature.add("mixing", "columns", mixing.cols());
     signature.add_bits("mixing", "coefficients", mixing_bits());
@@ -154,7 +154,7 @@ struct RankForm {
   Fingerprint mixing_bits() const {
     const Pattern& pattern = mixing.pattern();
     Fingerprint bits;
-    for (Index h = 0; h < mixing.heads(); ++h) bits.add(mixing.of_head(h).storage());
+    for (Index n = 0; n < mixing.matrices(); ++n) bits.add(mixing.matrix(n).storage());
     for (Index i = 0; i < mixing.rows(); ++i) {
       if (pattern.sparse()) {
         const auto list = pattern.row(i);
@@ -196,8 +196,8 @@ void gather_rows(C& comm, const MixingView<A>& m, const Borders& rows) {
                                       : pattern.size());
   }
   std::vector<distributed::SharedRows> numbers;
-  for (Index h = 0; h < m.heads(); ++h) {
-    numbers.push_back({reinterpret_cast<std::byte*>(m.of_head(h).storage().data()), sizeof(A)});
+  for (Index n = 0; n < m.matrices(); ++n) {
+    numbers.push_back({reinterpret_cast<std::byte*>(m.matrix(n).storage().data()), sizeof(A)});
   }
   comm.all_gather(numbers, first).wait();
 }

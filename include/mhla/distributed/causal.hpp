@@ -18,7 +18,7 @@ namespace distributed {
 
 /// Writes the outputs of this rank's tokens.
 /// \param blocks  blocks of this rank's tokens: a partition, or a function of their number
-/// \param mixing  at least [M,M] of all blocks, or one per head, the same on all ranks
+/// \param mixing  at least [M,M] of all blocks, or several as in causal, the same on all ranks
 /// \param call    executor; workspace and kept stay empty
 /// \throws shape_error, option_error on all ranks, before `out` is touched, if the arguments of any
 ///     rank do not fit or differ; communication_error if a rank does not answer.

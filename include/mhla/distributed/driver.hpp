@@ -168,7 +168,8 @@ void run_ranks(C& comm, const Form& form, const In& in,
                              shared_rows([&](auto&& f) { head.for_each_array(f); }));
       steps.summarize(head, pair.summaries());
     } else {
-      steps.read(pair.head(), form.mixing.of_head(h), head_output(in, out, s, h), pair.summaries());
+      steps.read(pair.head(), form.mixing.of_sequence(s).of_head(h), head_output(in, out, s, h),
+                 pair.summaries());
     }
   });
   pairs.wait();
@@ -232,9 +233,9 @@ void run_ranks_gradient(C& comm, const Form& form, const In& in,
     if (step == 1) {
       pair.mixtures().begin(split.mixtures,
                             shared_rows([&](auto&& f) { head.for_each_mixture_array(f); }));
-      steps.read_queries(head, form.mixing.of_head(h), pair.mixtures());
+      steps.read_queries(head, form.mixing.of_sequence(s).of_head(h), pair.mixtures());
     } else if (step == 2) {
-      steps.read_keys(head, form.mixing.of_head(h));
+      steps.read_keys(head, form.mixing.of_sequence(s).of_head(h));
       if (!weights) return;
       pair.start(comm, split.query_parts,
                  shared_rows([&](auto&& f) { head.query_parts().for_each_array(f); }));

@@ -118,7 +118,7 @@ requires DifferentiableNormalizer<detail::normalizer_t<Op>> Matrix<double> mixin
     Order order, const Call& call) {
   constexpr const char* kName = "mixing_change_bound";
   using D = Matrix<double>;
-  detail::expect_shared(kName, "replacement", replacement.heads());
+  detail::expect_shared(kName, "replacement", replacement.matrices());
   const Matrix<T> any(in.q.rows, in.v.cols);
   detail::expect_example(kName, in, blocks, m, op, order, any, "out");
   if (replacement.rows() != m.rows() || replacement.cols() != m.cols()) {

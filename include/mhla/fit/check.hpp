@@ -24,7 +24,7 @@ template <Scalar T, AttentionBlocks Blocks, OperatorOn<T> Op>
 void expect_example(const char* function, const Inputs<T>& head, const Blocks& blocks,
                     const MixingView<const accumulator_t<T>>& mixing, const Op& op, Order order,
                     std::type_identity_t<MatrixView<const T>> out, const char* argument) {
-  expect_mixing_heads(function, mixing, 1);
+  expect_mixing_of_heads(function, mixing, 1, 1);
   if (order == Order::kBidirectional) {
     bidirectional_form(head, blocks, mixing, op, function).check(head, out, argument);
   } else if constexpr (BlocksOf<Blocks>) {
@@ -38,7 +38,7 @@ void expect_example(const char* function, const Inputs<T>& head, const Blocks& b
 template <class A>
 void expect_finite(const char* function, const char* argument, const MixingView<A>& m,
                    Order order) {
-  expect_shared(function, argument, m.heads());
+  expect_shared(function, argument, m.matrices());
   for (Index i = 0; i < m.rows(); ++i) {
     m.for_each_in_row(i, [&](Index b, A coefficient) {
       if (std::isfinite(coefficient) || (order == Order::kCausal && b > i)) return;
@@ -52,7 +52,7 @@ void expect_finite(const char* function, const char* argument, const MixingView<
 template <class A>
 void expect_within(const char* function, const MixingView<const A>& m, const Pattern& pattern,
                    Order order) {
-  expect_shared(function, "m", m.heads());
+  expect_shared(function, "m", m.matrices());
   for (Index i = 0; i < m.rows(); ++i) {
     m.for_each_in_row(i, [&](Index b, A coefficient) {
       if (coefficient == 0 || pattern.holds(i, b) || (order == Order::kCausal && b > i)) return;

@@ -58,9 +58,9 @@ void expect_parameters(const char* function, const MixingView<A>& mixing, const 
     fail_shape(function, "parameters.mixing", "has shape " + text(own.pattern()),
                "the shape and the pattern of mixing, " + text(mixing.pattern()));
   }
-  if (!own.absent() && own.heads() != mixing.heads()) {
-    fail_shape(function, "parameters.mixing", "has " + std::to_string(own.heads()) + " matrices",
-               std::to_string(mixing.heads()) + ", as many as mixing");
+  if (!own.absent() && (own.sequences() != mixing.sequences() || own.heads() != mixing.heads())) {
+    fail_shape(function, "parameters.mixing", "has " + matrices_text(own) + " matrices",
+               matrices_text(mixing) + ", as many as mixing");
   }
   const auto expect = [&](const char* argument, auto weights, Index count) {
     if (!weights.empty() && static_cast<Index>(weights.size()) != count) {
@@ -81,11 +81,7 @@ void expect_separate_gradients(const char* function, const In& in, const Out& do
                                const TensorView<const scalar_of<In>>& mixing) {
   using T = scalar_of<In>;
   const MixingView<A>& dm = parameters.mixing;
-  if (dm.heads() > 1 && dm.head_stride() < dm.pattern().size()) {
-    fail_option(function, "parameters.mixing",
-                "has a head stride of " + std::to_string(dm.head_stride()),
-                "at least " + std::to_string(dm.pattern().size()) + ", the numbers of a matrix");
-  }
+  expect_distinct(function, "parameters.mixing", places_of<T>(dm));
   const NamedTensor<T> all[] = {{"gradients.q", as_batch(gradients.q)},
                                 {"gradients.k", as_batch(gradients.k)},
                                 {"gradients.v", as_batch(gradients.v)},

@@ -7,7 +7,8 @@
 /// are summed over up to kPairGroups groups of consecutive pairs. Each group adds its pairs in
 /// order, and then the groups are added in order, so the sum is the same for any executor. The
 /// whole sum is added once to the caller's memory. The gradient of a mixing matrix per head is a
-/// sum over the sequences alone, in the same order.
+/// sum over the sequences alone, in the same order. That of a matrix per sequence and head is no
+/// sum.
 
 #include <algorithm>
 #include <optional>
@@ -89,17 +90,17 @@ void expect_batch_gradients(const char*, const Inputs<T>&, const Gradients<T>&) 
 /// Sizes of the shared parameters.
 struct ParameterSizes {
   Pattern mixing{};
-  Index heads = 1;  ///< with a mixing matrix of their own; 1 if they share one
+  Index matrices = 1;  ///< mixing matrices: 1, one per head, or one per sequence and head
   Index query_map = 0, key_map = 0;
 };
 
 template <class A, class Op>
 ParameterSizes parameter_sizes(const MixingView<A>& mixing, const Op& op) {
-  return {mixing.pattern(), mixing.heads(), op.query_map.weights(), op.key_map.weights()};
+  return {mixing.pattern(), mixing.matrices(), op.query_map.weights(), op.key_map.weights()};
 }
 
 /// The gradients of shared parameters, summed over groups of pairs. A group has a matrix for each
-/// mixing matrix of its pairs: pair begin(g) + n of group g adds to matrix n modulo the heads.
+/// mixing matrix of its pairs: pair begin(g) + n of group g adds to matrix n modulo all matrices.
 template <class A>
 class PairSums {
  public:
@@ -107,7 +108,7 @@ class PairSums {
       : pairs_(pairs),
         groups_(std::min(pairs, kPairGroups)),
         sizes_(sizes),
-        matrices_(std::min(sizes.heads, ceil_div(pairs, std::max<Index>(groups_, 1)))),
+        matrices_(std::min(sizes.matrices, ceil_div(pairs, std::max<Index>(groups_, 1)))),
         mixing_size_(checked_product(function, "workspace", {matrices_, sizes.mixing.size()})),
         stride_(mixing_size_ + sizes.query_map + sizes.key_map) {
     // A single pair adds to the caller's memory directly.
@@ -131,19 +132,20 @@ class PairSums {
   /// Memory that a pair of group g adds to.
   ParameterGradients<A> of_pair(Index g, Index pair, const ParameterGradients<A>& wanted) const {
     ParameterGradients<A> sums = groups_ > 1 ? sums_of_group(g, wanted) : wanted;
-    sums.mixing = sums.mixing.of_head((pair - begin(g)) % sizes_.heads);
+    sums.mixing = sums.mixing.matrix((pair - begin(g)) % sizes_.matrices);
     return sums;
   }
   /// Sums the groups in order and adds the sum.
   void finish(const ParameterGradients<A>& sums) const {
     if (groups_ <= 1) return;
-    for (Index h = 0; h < sums.mixing.heads(); ++h) {
+    const Index all = sizes_.matrices;
+    for (Index n = 0; n < sums.mixing.matrices(); ++n) {
       add_groups(
-          sums.mixing.of_head(h).storage(),
+          sums.mixing.matrix(n).storage(),
           [&](Index g, const auto& group_sums) {
-            const Index matrix = (h + sizes_.heads - begin(g) % sizes_.heads) % sizes_.heads;
-            return matrix < begin(g + 1) - begin(g) ? group_sums.mixing.of_head(matrix).storage()
-                                                    : std::span<A>();
+            const Index place = (n + all - begin(g) % all) % all;
+            return place < begin(g + 1) - begin(g) ? group_sums.mixing.matrix(place).storage()
+                                                   : std::span<A>();
           },
           sums);
     }
@@ -264,9 +266,9 @@ void run_gradient(const Form& form, const In& in, const std::type_identity_t<dou
                  const ExecutorRef& executor) {
                Arena arena(memory);
                std::optional<Arena> keep = kept.arena(s, h);
-               add_gradient(of_head(form, h), arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
-                            head_output(in, dout, s, h), head_gradients(in, gradients, s, h), sums,
-                            executor);
+               add_gradient(of_pair(form, s, h), arena, keep ? &*keep : nullptr,
+                            head_inputs(in, s, h), head_output(in, dout, s, h),
+                            head_gradients(in, gradients, s, h), sums, executor);
              });
 }
 

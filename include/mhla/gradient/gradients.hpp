@@ -42,12 +42,12 @@ struct BatchGradients {
   TensorView<T> normalizer_k{};
 };
 
-/// Gradients of the parameters that all items of a batch share, summed in an order that does not
-/// depend on the number of threads. All heads share the maps, and a mixing matrix unless each has
-/// its own.
+/// Gradients of the parameters, summed in an order that does not depend on the number of threads.
+/// All sequences and heads share the maps, and a mixing matrix unless each head, or each sequence
+/// and head, has its own.
 template <Accumulator A>
 struct ParameterGradients {
-  MixingView<A> mixing{};    ///< of the shape, pattern and heads of the mixing matrix
+  MixingView<A> mixing{};    ///< as many matrices as mixing has, of its shape and pattern
   std::span<A> query_map{};  ///< the weights of the queries' map, as the map orders them
   std::span<A> key_map{};    ///< the weights of the keys' map
 };

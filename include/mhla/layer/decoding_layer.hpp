@@ -32,6 +32,7 @@
 #include "mhla/layer/language_state.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/rows.hpp"
+#include "mhla/policy/mixing_constraints.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {

@@ -41,8 +41,10 @@ class DecayView {
   }
 
   Index terms() const { return terms_; }  ///< R
-  /// All heads share the terms.
+  /// All sequences and heads share the terms.
+  Index sequences() const { return 1; }
   Index heads() const { return 1; }
+  DecayView of_sequence(Index /*s*/) const { return *this; }
   DecayView of_head(Index /*h*/) const { return *this; }
   std::span<A> weights() const { return {data_, static_cast<std::size_t>(terms_)}; }
   std::span<A> decays() const { return {data_ + terms_, static_cast<std::size_t>(terms_)}; }

@@ -2,9 +2,9 @@
 
 /// \file
 /// Stage 4 of 5: the mixing matrix m [Mq,Mk]. Query block i reads key block b with weight m_ib.
-/// All heads share one matrix, or each head has its own. This file has an owner of coefficients,
-/// and the constraints of training. Forms read a MixingView; initial values are in locality.hpp.
-/// Source: arXiv:2601.07832, section 4.2.
+/// All heads share one matrix, or each head has its own, or each head of every sequence. This file
+/// has an owner of coefficients. Forms read a MixingView. Initial values are in locality.hpp, the
+/// constraints of training in mixing_constraints.hpp. Source: arXiv:2601.07832, section 4.2.
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -23,8 +24,8 @@
 namespace mhla {
 inline namespace MHLA_TARGET {
 
-/// A mixing matrix, or one per head of a common pattern, that owns its coefficients. Converts
-/// implicitly to a MixingView.
+/// A mixing matrix, or several of a common pattern, that owns its coefficients. Converts implicitly
+/// to a MixingView.
 template <Accumulator A>
 class MixingMatrix {
  public:
@@ -36,9 +37,9 @@ class MixingMatrix {
   /// Copies the matrices of a view and their pattern.
   /// \throws option_error if it is absent.
   explicit MixingMatrix(const MixingView<const A>& m);
-  /// Zeros in a pattern, to be set through `at`, of_head(h).at if each head has a matrix.
-  /// \throws option_error unless heads >= 1.
-  explicit MixingMatrix(const Pattern& pattern, Index heads = 1);
+  /// Zeros in a pattern, to be set through `at`, or matrix(n).at if there are several.
+  /// \throws option_error unless heads >= 1 and sequences >= 1.
+  explicit MixingMatrix(const Pattern& pattern, Index heads = 1, Index sequences = 1);
 
   /// Zeros in the band i - lower <= b <= i + upper of an [Mq,Mk] matrix.
   /// \throws option_error if the matrix is empty or a bandwidth is negative.
@@ -49,22 +50,30 @@ class MixingMatrix {
   template <class Derived>
   static MixingMatrix banded(const Eigen::DenseBase<Derived>& coefficients, Index lower,
                              Index upper);
-  /// Stores the coefficients of m that are nonzero in any head as lists of blocks. The cost of
+  /// Stores the coefficients of m that are nonzero in any matrix as lists of blocks. The cost of
   /// forms and gradients grows with their number.
   static MixingMatrix sparse(const MixingView<const A>& m);
 
-  MixingView<A> view() { return {values_.data(), pattern_, heads(), pattern_.size()}; }
-  MixingView<const A> view() const { return {values_.data(), pattern_, heads(), pattern_.size()}; }
+  MixingView<A> view() { return view_of<A>(values_.data()); }
+  MixingView<const A> view() const { return view_of<const A>(values_.data()); }
   operator MixingView<A>() MHLA_LIFETIMEBOUND { return view(); }              // NOLINT
   operator MixingView<const A>() const MHLA_LIFETIMEBOUND { return view(); }  // NOLINT
 
   const Pattern& pattern() const { return pattern_; }
   Index rows() const { return pattern_.rows(); }
   Index cols() const { return pattern_.cols(); }
-  Index heads() const { return values_.rows(); }  ///< H, or 1 if all heads share a matrix
-  /// The matrix of head h, or the matrix that all heads share.
-  MixingView<A> of_head(Index h) { return {values_.data() + place(h), pattern_}; }
-  MixingView<const A> of_head(Index h) const { return {values_.data() + place(h), pattern_}; }
+  // As in MixingView:
+  Index sequences() const { return values_.rows() / heads_; }
+  Index heads() const { return heads_; }
+  Index matrices() const { return values_.rows(); }
+  MixingView<A> of_sequence(Index s) { return view().of_sequence(s); }
+  MixingView<const A> of_sequence(Index s) const { return view().of_sequence(s); }
+  MixingView<A> of_head(Index h) { return view().of_head(h); }
+  MixingView<const A> of_head(Index h) const { return view().of_head(h); }
+  MixingView<A> matrix(Index n) { return {values_.data() + n * pattern_.size(), pattern_}; }
+  MixingView<const A> matrix(Index n) const {
+    return {values_.data() + n * pattern_.size(), pattern_};
+  }
   // One matrix only:
   A operator()(Index i, Index b) const { return view()(i, b); }
   A& at(Index i, Index b) { return view().at(i, b); }
@@ -73,10 +82,14 @@ class MixingMatrix {
   std::span<const A> storage() const { return view().storage(); }
 
  private:
-  Index place(Index h) const { return heads() == 1 ? 0 : h * pattern_.size(); }
+  template <class N>
+  MixingView<N> view_of(N* data) const {
+    return {data, pattern_, heads(), pattern_.size(), sequences(), heads() * pattern_.size()};
+  }
 
   Pattern pattern_;
-  Matrix<A> values_;  // [heads, max(1, pattern.size())]: data() is not null even if empty
+  Index heads_;
+  Matrix<A> values_;  // [matrices, max(1, pattern.size())]: data() is not null even if empty
 };
 
 /// A copy of m for each head: initial values where heads learn their own matrices.  // [H,Mq,Mk]
@@ -84,7 +97,7 @@ class MixingMatrix {
 template <Accumulator A>
 MixingMatrix<A> per_head(const MixingMatrix<A>& m, Index heads);
 
-/// Zeros in the pattern and with the heads of m, such as memory for its gradient.
+/// Zeros in the pattern and the number of matrices of m, such as memory for its gradient.
 /// \throws option_error if a view is absent.
 template <class A>
 MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m);
@@ -101,7 +114,7 @@ MixingMatrix<A> zeros_like(const MixingMatrix<A>& m) {
 template <Accumulator A = float, TensorFile<A> F>
 MixingMatrix<A> load_mixing(const F& file, const std::string& name);
 
-/// The lower triangle of m, stored as a band per head: all coefficients that the causal form reads.
+/// The lower triangle of m, stored as a band: all coefficients that the causal form reads.
 template <Accumulator A>
 MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m);
 
@@ -110,65 +123,38 @@ MixingMatrix<A> lower_triangle(const MixingMatrix<A>& m);
 template <Accumulator A = float>
 MixingMatrix<A> uniform_causal(Index blocks);
 
-/// Clamps every stored coefficient to [low, high] (vision layers: [0, 1] after each step). Zeros
-/// outside a pattern stay.
-/// \throws option_error unless low <= high.
-template <Accumulator A>
-void clamp(MixingView<A> m, std::type_identity_t<A> low, std::type_identity_t<A> high);
-
-/// Clamps to [low, high] and zeroes coefficients above the diagonal (language layers: [1e-5, 1]).
-template <Accumulator A>
-void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
-                             std::type_identity_t<A> high);
-
-/// Divides every row by its sum.
-/// \throws option_error, before any change, if the sum of a row is 0 or not finite.
-template <Accumulator A>
-void normalize_rows(MixingView<A> m);
-
-template <Accumulator A>
-void clamp(MixingMatrix<A>& m, std::type_identity_t<A> low, std::type_identity_t<A> high) {
-  clamp(m.view(), low, high);
-}
-template <Accumulator A>
-void clamp_to_lower_triangle(MixingMatrix<A>& m, std::type_identity_t<A> low,
-                             std::type_identity_t<A> high) {
-  clamp_to_lower_triangle(m.view(), low, high);
-}
-template <Accumulator A>
-void normalize_rows(MixingMatrix<A>& m) {
-  normalize_rows(m.view());
-}
-
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
 
 /// Returns the pattern of a view. Throws if the view is absent.
 template <class A>
-const Pattern& expect_present(const char* function, const MixingView<A>& m) {
-  if (m.absent()) fail_option(function, "m", "is absent", "a view of coefficients");
+const Pattern& expect_present(const char* function, const char* argument, const MixingView<A>& m) {
+  if (m.absent()) fail_option(function, argument, "is absent", "a view of coefficients");
   return m.pattern();
 }
 
 /// The coefficients of m in a pattern, and zeros where m has none.
 template <Accumulator A>
 MixingMatrix<A> in_pattern(const MixingView<const A>& m, const Pattern& pattern) {
-  MixingMatrix<A> held(pattern, m.heads());
-  held.view().for_each_place([&m](Index h, Index i, Index b, A& c) { c = m.of_head(h)(i, b); });
+  MixingMatrix<A> held(pattern, m.heads(), m.sequences());
+  held.view().for_each_place([&m](Index n, Index i, Index b, A& c) { c = m.matrix(n)(i, b); });
   return held;
 }
 
 }  // namespace detail
 
 template <Accumulator A>
-MixingMatrix<A>::MixingMatrix(const Pattern& pattern, Index heads) : pattern_(pattern) {
-  if (heads < 1) {
-    detail::fail_option("MixingMatrix", "heads", "are " + std::to_string(heads), "at least 1");
+MixingMatrix<A>::MixingMatrix(const Pattern& pattern, Index heads, Index sequences)
+    : pattern_(pattern), heads_(heads) {
+  for (const auto& [name, count] : {std::pair{"heads", heads}, {"sequences", sequences}}) {
+    if (count < 1) {
+      detail::fail_option("MixingMatrix", name, "are " + std::to_string(count), "at least 1");
+    }
   }
   const Index size = std::max<Index>(1, pattern.size());
-  detail::checked_product("MixingMatrix", "coefficients", {heads, size});
-  values_.setZero(heads, size);
+  detail::checked_product("MixingMatrix", "coefficients", {sequences, heads, size});
+  values_.setZero(sequences * heads, size);
 }
 
 template <Accumulator A>
@@ -185,16 +171,16 @@ MixingMatrix<A> MixingMatrix<A>::banded(const Eigen::DenseBase<Derived>& coeffic
 
 template <Accumulator A>
 MixingMatrix<A> MixingMatrix<A>::sparse(const MixingView<const A>& m) {
-  detail::expect_present("MixingMatrix::sparse", m);
-  const auto in_any_head = [&m](Index i, Index b) {
+  detail::expect_present("MixingMatrix::sparse", "m", m);
+  const auto in_any = [&m](Index i, Index b) {
     bool any = false;
-    for (Index h = 0; h < m.heads(); ++h) any = any || m.of_head(h)(i, b) != 0;
+    for (Index n = 0; n < m.matrices(); ++n) any = any || m.matrix(n)(i, b) != 0;
     return any;
   };
   std::vector<std::vector<Index>> lists(static_cast<std::size_t>(m.rows()));
   for (Index i = 0; i < m.rows(); ++i) {
-    m.for_each_in_row(i, [&](Index b, A) {
-      if (in_any_head(i, b)) lists[static_cast<std::size_t>(i)].push_back(b);
+    m.matrix(0).for_each_in_row(i, [&](Index b, A) {
+      if (in_any(i, b)) lists[static_cast<std::size_t>(i)].push_back(b);
     });
   }
   return detail::in_pattern(m, Pattern(m.cols(), lists));
@@ -202,15 +188,15 @@ MixingMatrix<A> MixingMatrix<A>::sparse(const MixingView<const A>& m) {
 
 template <Accumulator A>
 MixingMatrix<A>::MixingMatrix(const MixingView<const A>& m)
-    : MixingMatrix(detail::expect_present("MixingMatrix", m), m.heads()) {
-  for (Index h = 0; h < heads(); ++h) {
-    std::copy_n(m.of_head(h).storage().data(), pattern_.size(), of_head(h).storage().data());
+    : MixingMatrix(detail::expect_present("MixingMatrix", "m", m), m.heads(), m.sequences()) {
+  for (Index n = 0; n < matrices(); ++n) {
+    std::copy_n(m.matrix(n).storage().data(), pattern_.size(), matrix(n).storage().data());
   }
 }
 
 template <Accumulator A>
 MixingMatrix<A> per_head(const MixingMatrix<A>& m, Index heads) {
-  detail::expect_shared("per_head", "m", m.heads());
+  detail::expect_shared("per_head", "m", m.matrices());
   MixingMatrix<A> all(m.pattern(), heads);
   all.view().for_each_place([&m](Index, Index i, Index b, A& c) { c = m(i, b); });
   return all;
@@ -218,7 +204,8 @@ MixingMatrix<A> per_head(const MixingMatrix<A>& m, Index heads) {
 
 template <class A>
 MixingMatrix<std::remove_const_t<A>> zeros_like(const MixingView<A>& m) {
-  return MixingMatrix<std::remove_const_t<A>>(detail::expect_present("zeros_like", m), m.heads());
+  return MixingMatrix<std::remove_const_t<A>>(detail::expect_present("zeros_like", "m", m),
+                                              m.heads(), m.sequences());
 }
 
 template <Accumulator A, TensorFile<A> F>
@@ -252,48 +239,6 @@ MixingMatrix<A> uniform_causal(Index blocks) {
     for (Index b = 0; b <= i; ++b) m.at(i, b) = A(1) / static_cast<A>(i + 1);
   }
   return m;
-}
-
-template <Accumulator A>
-void clamp(MixingView<A> m, std::type_identity_t<A> low, std::type_identity_t<A> high) {
-  if (!(low <= high)) {
-    detail::fail_option("clamp", "low", "is " + std::to_string(low),
-                        "at most high, which is " + std::to_string(high));
-  }
-  m.for_each([low, high](A& c) { c = std::clamp(c, low, high); });
-}
-
-template <Accumulator A>
-void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
-                             std::type_identity_t<A> high) {
-  clamp(m, low, high);
-  m.for_each_place([](Index, Index i, Index b, A& c) { c = b > i ? 0 : c; });
-}
-
-template <Accumulator A>
-void normalize_rows(MixingView<A> m) {
-  const auto row_sum = [](const MixingView<A>& of, Index i, A total = 0) {
-    of.for_each_in_row(i, [&](Index, A c) { total += c; });
-    return total;
-  };
-  const auto for_each_row = [&m](auto&& f) {
-    for (Index h = 0; h < m.heads(); ++h) {
-      for (Index i = 0; i < m.rows(); ++i) f(m.of_head(h), i, h);
-    }
-  };
-  for_each_row([&](const MixingView<A>& of, Index i, Index h) {
-    const A total = row_sum(of, i);
-    if (total == 0 || !std::isfinite(total)) {
-      const std::string head = m.heads() > 1 ? " of head " + std::to_string(h) : "";
-      detail::fail_option(
-          "normalize_rows", "m",
-          "has row " + std::to_string(i) + head + " with sum " + std::to_string(total),
-          "rows with a finite sum other than 0");
-    }
-  });
-  for_each_row([&](const MixingView<A>& of, Index i, Index) {
-    of.for_each_in_row(i, [total = row_sum(of, i)](Index, A& c) { c /= total; });
-  });
 }
 
 }  // namespace MHLA_TARGET

@@ -149,9 +149,9 @@ void run_tangent(const Form& form, const In& in, const tangents_of<In>& tangents
                 [&](Index s, Index h, std::byte* memory, const ExecutorRef& executor) {
                   Arena arena(memory);
                   ParameterTangents<sum_of<In>> of = parameters;
-                  of.mixing = parameters.mixing.of_head(h);
+                  of.mixing = parameters.mixing.of_sequence(s).of_head(h);
                   write_tangent(
-                      of_head(form, h), arena, head_inputs(in, s, h),
+                      of_pair(form, s, h), arena, head_inputs(in, s, h),
                       head_tangents(in, tangents, s, h), of,
                       WithTangent<MatrixView<scalar_of<In>>>{head_output(in, out.value, s, h),
                                                              head_output(in, out.tangent, s, h)},

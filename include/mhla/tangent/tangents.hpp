@@ -36,11 +36,11 @@ struct BatchTangents {
   TensorView<const T> normalizer_k{};
 };
 
-/// Directions of the parameters that all items of a batch share. All heads share the maps, and a
-/// mixing matrix unless each has its own.
+/// Directions of the parameters. All sequences and heads share the maps, and a mixing matrix unless
+/// each head, or each sequence and head, has its own.
 template <Accumulator A>
 struct ParameterTangents {
-  MixingView<const A> mixing{};    ///< of the shape, pattern and heads of the mixing matrix
+  MixingView<const A> mixing{};    ///< as many matrices as mixing has, of its shape and pattern
   std::span<const A> query_map{};  ///< the weights of the queries' map, as the map orders them
   std::span<const A> key_map{};    ///< the weights of the keys' map
 };
