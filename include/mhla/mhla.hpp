@@ -27,6 +27,7 @@
 
 // 4. Mixing of summaries.
 #include "mhla/policy/decay_mixing.hpp"        // DecayMixing: a sum of decaying terms
+#include "mhla/policy/distance_mixing.hpp"     // DistanceMixing: a table over offsets of blocks
 #include "mhla/policy/gate.hpp"                // gate_mixing: factors that depend on the data
 #include "mhla/policy/locality.hpp"            // locality: initial coefficients
 #include "mhla/policy/mixing_constraints.hpp"  // clamp, normalize_rows: after steps of training
@@ -71,6 +72,7 @@
 // Mixing matrices without training.
 #include "mhla/fit/change_bound.hpp"  // mixing_change_bound: how far outputs can move
 #include "mhla/fit/fit_decay.hpp"     // fit_decay: DecayMixing to targets or to a matrix
+#include "mhla/fit/fit_distance.hpp"  // fit_distance: DistanceMixing to targets or to matrices
 #include "mhla/fit/fit_mixing.hpp"    // fit_mixing: to the outputs of another attention
 #include "mhla/fit/mixing_fit.hpp"    // MixingFit: from many examples
 #include "mhla/fit/nonnegative.hpp"   // nonnegative_least_squares

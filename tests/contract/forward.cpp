@@ -152,7 +152,7 @@ struct Forward {
     ThreadPool two(2), seven(7);
     for (std::uint64_t seed = 0; seed < 200; ++seed) {
       const forward::Batch<T> batch(seed);
-      const auto arguments = batch.arguments();
+      const auto arguments = batch.arguments(form.streams);
       for (const ExecutorRef& executor : {ExecutorRef(one), ExecutorRef(two), ExecutorRef(seven)}) {
         batch.out.for_each([nan = unwritten<T>(1, 1)(0, 0)](T& x) { x = nan; });
         GuardedWorkspace workspace(form.batch.bytes(batch.inputs(), arguments, executor));

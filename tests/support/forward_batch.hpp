@@ -65,14 +65,15 @@ struct Batch {
   }
 
   /// Blocks of 4 tokens for sequences of any length, with a mixing matrix for all heads, for
-  /// each, or for each of every sequence.
-  Arguments<T> arguments() const {
+  /// each, or for each of every sequence, which streams do
+  /// not take.
+  Arguments<T> arguments(bool streams = false) const {
     Arguments<T> a(problem);
     a.blocks.queries.length = a.blocks.keys.length = 4;
     if (per_head) {
       Random numbers(problem.seed);
-      a.mixing =
-          MixingMatrix<accumulator_t<T>>(a.mixing.pattern(), heads, per_sequence ? sequences : 1);
+      a.mixing = MixingMatrix<accumulator_t<T>>(a.mixing.pattern(), heads,
+                                                per_sequence && !streams ? sequences : 1);
       a.mixing.view().for_each(
           [&numbers](auto& c) { c = static_cast<accumulator_t<T>>(numbers.uniform()); });
     }

@@ -67,8 +67,21 @@ void clamp_to_lower_triangle(MixingView<A> m, std::type_identity_t<A> low,
   m.for_each_place([](Index, Index i, Index b, A& c) { c = b > i ? 0 : c; });
 }
 
+namespace detail {
+
+/// Throws unless a row can be divided by its sum.
+inline void expect_row_sum(const char* function, const char* argument, Index row, Index matrix,
+                           Index matrices, double sum) {
+  if (sum != 0 && std::isfinite(sum)) return;
+  const std::string of = matrices > 1 ? " of matrix " + std::to_string(matrix) : "";
+  fail_option(function, argument,
+              "has row " + std::to_string(row) + of + " with sum " + std::to_string(sum),
+              "rows with a finite sum other than 0");
+}
+
+/// Divides every row of a matrix, which errors call `argument`, by its sum.
 template <Accumulator A>
-void normalize_rows(MixingView<A> m) {
+void normalize_rows(const char* function, const char* argument, const MixingView<A>& m) {
   const auto row_sum = [](const MixingView<A>& of, Index i, A total = 0) {
     of.for_each_in_row(i, [&](Index, A c) { total += c; });
     return total;
@@ -79,18 +92,18 @@ void normalize_rows(MixingView<A> m) {
     }
   };
   for_each_row([&](const MixingView<A>& of, Index i, Index n) {
-    const A total = row_sum(of, i);
-    if (total == 0 || !std::isfinite(total)) {
-      const std::string matrix = m.matrices() > 1 ? " of matrix " + std::to_string(n) : "";
-      detail::fail_option(
-          "normalize_rows", "m",
-          "has row " + std::to_string(i) + matrix + " with sum " + std::to_string(total),
-          "rows with a finite sum other than 0");
-    }
+    expect_row_sum(function, argument, i, n, m.matrices(), row_sum(of, i));
   });
   for_each_row([&](const MixingView<A>& of, Index i, Index) {
     of.for_each_in_row(i, [total = row_sum(of, i)](Index, A& c) { c /= total; });
   });
+}
+
+}  // namespace detail
+
+template <Accumulator A>
+void normalize_rows(MixingView<A> m) {
+  detail::normalize_rows("normalize_rows", "m", m);
 }
 
 }  // namespace MHLA_TARGET
