@@ -60,7 +60,7 @@ class BlockStreaming {
  public:
   using Element = T;
 
-  /// \throws shape_error unless the mixing matrix is square.
+  /// \throws shape_error unless the mixing matrix is square and serves all sequences.
   /// \throws option_error for a step without a token or a negative width.
   /// \throws option_error for a matrix without a term, or with lists of blocks of later steps.
   /// \throws option_error for a normaliser that is not causal.

@@ -53,7 +53,8 @@ class Streaming {
  public:
   using Element = T;
 
-  /// \throws shape_error unless the mixing matrix is square, option_error for a decaying one
+  /// \throws shape_error unless the mixing matrix is square and serves all sequences.
+  /// \throws option_error for a decaying matrix
   /// without a term, a negative width, a block_length below 1 or a normaliser that is not causal.
   Streaming(const StreamingSizes& sizes, Mixing mixing, Op op = {});
   /// A state that has seen no token. It reads the mixing matrix of this head, if each has one.

@@ -158,7 +158,7 @@ void distance_matrix_adjoint(const DistanceMixing<A>& f, GridShape blocks,
 namespace detail {
 
 /// Throws unless a table may have these sizes.
-inline void expect_offsets(GridShape offsets, Index heads) {
+inline void expect_table(GridShape offsets, Index heads) {
   expect_grid("DistanceMixing", "offsets", offsets);
   for (const Index count : offsets.sizes) {
     if (count % 2 == 0) {
@@ -202,13 +202,13 @@ class OffsetPlaces {
 template <class A>
 DistanceView<A>::DistanceView(A* data, GridShape offsets, Index heads, bool rows_sum_to_one)
     : data_(data), offsets_(offsets), heads_(heads), rows_sum_to_one_(rows_sum_to_one) {
-  detail::expect_offsets(offsets, heads);
+  detail::expect_table(offsets, heads);
 }
 
 template <Accumulator A>
 DistanceMixing<A>::DistanceMixing(GridShape offsets, Index heads, bool rows_sum_to_one)
     : offsets_(offsets), heads_(heads), rows_sum_to_one_(rows_sum_to_one) {
-  detail::expect_offsets(offsets, heads);
+  detail::expect_table(offsets, heads);
   table_.resize(static_cast<std::size_t>(heads * offsets[0] * offsets[1] * offsets[2]));
 }
 
