@@ -228,6 +228,27 @@ TEST(CudaGradientInputs, MixingGradientsMustFitTheBlocks) {
   EXPECT_EQ(made_of(kGradientOption, mixing(true, {&m, 9, 9, 7})), "no exception");
 }
 
+TEST(CudaGradientInputs, GradientsOfMatricesAreDistinct) {
+  const auto strides = [](mhla::cuda::Matrices matrices, Index per_head, Index per_item) {
+    return made_of(kGradientOption, [=](GradientArguments& a) {
+      a.op.matrices = matrices;
+      a.gradients.mixing.head_stride = per_head, a.gradients.mixing.item_stride = per_item;
+    });
+  };
+  const std::string begin = "mhla::cuda::f: gradients.mixing has ";
+  const std::string distinct = ", and elements that overlap, expected strides of distinct elements";
+  using mhla::cuda::Matrices;
+  EXPECT_EQ(strides(Matrices::kPerHead, 49, 0), "no exception");
+  EXPECT_EQ(strides(Matrices::kPerHead, 48, 0), begin + "strides [0, 48, 7, 1]" + distinct);
+  EXPECT_EQ(strides(Matrices::kPerItemAndHead, 49, 147), "no exception");
+  EXPECT_EQ(strides(Matrices::kPerItemAndHead, 49, 146),
+            begin + "strides [146, 49, 7, 1]" + distinct);
+  EXPECT_EQ(strides(Matrices::kShared, 49, 0),
+            begin +
+                "head stride 49, and op.matrices is kShared, expected a stride of 0, or other "
+                "op.matrices");
+}
+
 TEST(CudaGradientInputs, GradientsOfGainsAndGatesThatAreNotThereAreRefused) {
   const auto option = [](auto change) { return made_of(kGradientOption, change); };
   EXPECT_EQ(option([](auto& a) {

@@ -14,6 +14,7 @@ namespace {
 using mhla::Index;
 using mhla::TensorView;
 using mhla::cuda::Denominator;
+using mhla::cuda::Matrices;
 using mhla::cuda::Operator;
 using mhla::cuda::Problem;
 using mhla::cuda::TokenBlocks;
@@ -145,6 +146,26 @@ TEST(CudaInputs, MixingMatricesMustFitTheBlocks) {
             "mhla::cuda::f: mixing has shape [7, 6], expected at least [7, 7]");
   EXPECT_EQ(message_of<mhla::option_error>([&] { mixing(p, 7, 7, 2); }),
             "mhla::cuda::f: mixing has column stride 2, expected 1");
+}
+
+TEST(CudaInputs, StridesOfMatricesMustFitTheOperator) {
+  Arguments a;
+  const float m = 0;
+  const auto mixing = [&](Matrices matrices, Index per_head, Index per_item) {
+    a.op.matrices = matrices;
+    const mhla::MatrixView<const float> first(&m, 7, 7, 9);
+    return mhla::cuda::detail::mixing_array("cuda::f", {first, per_head, per_item}, a.problem());
+  };
+  const auto all = mixing(Matrices::kPerItemAndHead, 63, 200);
+  EXPECT_EQ(all.of({2, 3}).row(1), &m + 2 * 200 + 3 * 63 + 9);
+  EXPECT_EQ(mixing(Matrices::kPerHead, 63, 0).of({2, 3}).row(1), &m + 3 * 63 + 9);
+  EXPECT_EQ(mixing(Matrices::kShared, 0, 0).of({2, 3}).row(1), &m + 9);
+  EXPECT_EQ(message_of<mhla::option_error>([&] { mixing(Matrices::kShared, 63, 0); }),
+            "mhla::cuda::f: mixing has head stride 63, and op.matrices is kShared, expected a "
+            "stride of 0, or other op.matrices");
+  EXPECT_EQ(message_of<mhla::option_error>([&] { mixing(Matrices::kPerHead, 63, 200); }),
+            "mhla::cuda::f: mixing has item stride 200, and op.matrices is kPerHead, expected a "
+            "stride of 0, or other op.matrices");
 }
 
 TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {

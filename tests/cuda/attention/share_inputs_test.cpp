@@ -102,6 +102,11 @@ TEST(ShareInputs, AllRanksRefuseWhatIsWrongOnOne) {
       "mhla::cuda::distributed: arguments were refused on rank 1 (mhla::cuda::distributed: op "
       "has a cross-query denominator, expected none or key sums), expected what every rank "
       "takes");
+  EXPECT_EQ(
+      refusal([](ShareArguments& a) { a.op.matrices = mhla::cuda::Matrices::kPerHead; }),
+      "mhla::cuda::distributed: arguments were refused on rank 1 (mhla::cuda::distributed: "
+      "op.matrices is kPerHead, expected kShared: ranks take one matrix), expected what every "
+      "rank takes");
   EXPECT_EQ(refusal([](ShareArguments& a) { a.batch = 1; }),
             "mhla::cuda::distributed: q has sequences 1 on rank 1, expected 2 as on rank 0");
   EXPECT_EQ(refusal([](ShareArguments& a) { a.blocks = mhla::cuda::contiguous(100, 20); }),

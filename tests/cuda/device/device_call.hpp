@@ -185,7 +185,9 @@ class DeviceCall {
             host_.normed() ? floats(gain_) : nullptr,
             host_.gated() ? on_device(host_.gate.input(), gate_) : mhla::cuda::ConstTokenTensor{},
             floats(query_angles_),
-            floats(key_angles_)};
+            floats(key_angles_),
+            host_.mixing_array().head_stride,
+            host_.mixing_array().item_stride};
   }
 
   CallShape shape_;

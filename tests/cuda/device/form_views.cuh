@@ -78,7 +78,8 @@ void run_form(const FormCall& c, const R& rotary, cudaStream_t stream) {
   const auto in = inputs<T, D, E>(c);
   const auto out = view<number_t<T>>(c.o, c.batch, c.query_blocks.tokens(), c.heads, E);
   const Index rows = c.query_blocks.blocks(), columns = c.key_blocks.blocks();
-  const MatrixView<const float> mixing(c.mixing, rows, columns, columns);
+  const mhla::cuda::MixingMatrices<const float> mixing({c.mixing, rows, columns, columns},
+                                                       c.head_stride, c.item_stride);
   const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
   if (c.causal) {
     mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, c.op, out, workspace, c.device, stream,

@@ -21,7 +21,7 @@ struct FormCall {
   mhla::cuda::Operator op;
   mhla::cuda::ConstTokenTensor q, k, v;
   mhla::cuda::TokenTensor o;
-  const float* mixing;  ///< [Mq, Mk]
+  const float* mixing;  ///< [Mq, Mk] each
   void* workspace;
   std::size_t workspace_bytes;
   mhla::cuda::Device device;
@@ -29,6 +29,8 @@ struct FormCall {
   mhla::cuda::ConstTokenTensor gate{};  ///< [B, Nq, H, E]
   const float* query_angles = nullptr;  ///< [Nq, D], only for RotaryForms
   const float* key_angles = nullptr;    ///< [Nk, D], only for RotaryForms
+  std::int64_t head_stride = 0;         ///< of mixing matrices, and of their gradients
+  std::int64_t item_stride = 0;
 };
 
 /// Streams that take one token after another; tensors [B, 1, H, .].

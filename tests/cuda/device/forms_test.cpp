@@ -14,6 +14,7 @@ using device_test::CallShape;
 using device_test::DeviceCall;
 using mhla::cuda::Denominator;
 using mhla::cuda::FeatureMap;
+using mhla::cuda::Matrices;
 using mhla::cuda::Precision;
 
 std::uint64_t next_seed() {
@@ -72,6 +73,22 @@ void every_partition() {
     if (!device_test::kind().empty()) break;  // a single kind may lack a form
     device_test::expect(forms_seen().count(form) == 1, std::string("no ") + form + " form ran");
   }
+}
+
+void matrices_of_heads() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const Matrices matrices : {Matrices::kPerHead, Matrices::kPerItemAndHead}) {
+      for (CallShape shape : kShapes) {
+        shape.op.matrices = matrices;
+        check<T, D, E>(shape);
+      }
+    }
+    CallShape large{.batch = 2, .heads = 2, .tokens = 600, .block = 2};  // rounded copies
+    large.op.matrices = Matrices::kPerHead;
+    check<T, D, E>(large);
+    large.causal = true;
+    check<T, D, E>(large);
+  });
 }
 
 void pairs_of_summaries() {
@@ -182,7 +199,9 @@ void many_blocks() {
     }
     if constexpr (D != 72) {
       const auto rounded = [](std::int32_t blocks, Precision summaries) {
-        return mhla::cuda::rounded_coefficients<D, E>(blocks, blocks, summaries,
+        mhla::cuda::Problem problem{};
+        problem.op.summaries = summaries;
+        return mhla::cuda::rounded_coefficients<D, E>(blocks, blocks, problem,
                                                       {mhla::cuda::Arch::kSm90a, 132});
       };
       device_test::expect(rounded(300, Precision::kSingle) > 0 &&
@@ -312,6 +331,7 @@ void many_heads() {
 
 int main(int count, char** arguments) {
   return device_test::run_tests({{"Forms.EveryPartition", every_partition},
+                                 {"Forms.MatricesOfHeads", matrices_of_heads},
                                  {"Forms.PairsOfSummaries", pairs_of_summaries},
                                  {"Forms.CrossQueryDenominators", cross_query_denominators},
                                  {"Forms.OtherKeysThanQueries", other_keys_than_queries},

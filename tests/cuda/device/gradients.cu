@@ -14,10 +14,11 @@ auto with_arguments(const GradientFormCall& c, const Work& work) {
   const FormCall& f = c.forward;
   const Index queries = f.query_blocks.tokens(), keys = f.key_blocks.tokens();
   const Index rows = f.query_blocks.blocks(), columns = f.key_blocks.blocks();
-  mhla::cuda::Gradients<Number> gradients{.q = view<Number>(c.dq, f.batch, queries, f.heads, D),
-                                          .k = view<Number>(c.dk, f.batch, keys, f.heads, D),
-                                          .v = view<Number>(c.dv, f.batch, keys, f.heads, E),
-                                          .mixing = {c.dmixing, rows, columns, columns}};
+  mhla::cuda::Gradients<Number> gradients{
+      .q = view<Number>(c.dq, f.batch, queries, f.heads, D),
+      .k = view<Number>(c.dk, f.batch, keys, f.heads, D),
+      .v = view<Number>(c.dv, f.batch, keys, f.heads, E),
+      .mixing = {{c.dmixing, rows, columns, columns}, f.head_stride, f.item_stride}};
   if (f.gain != nullptr) gradients.gain = {c.dgain, E};
   if (f.gate.data != nullptr) {
     gradients.gate = view<Number>(c.dgate, f.batch, queries, f.heads, E);
@@ -61,7 +62,8 @@ template <class T, int D, int E>
 void GradientForms<T, D, E>::run(const GradientFormCall& c, cudaStream_t stream) {
   const FormCall& f = c.forward;
   const Index rows = f.query_blocks.blocks(), columns = f.key_blocks.blocks();
-  const MatrixView<const float> mixing(f.mixing, rows, columns, columns);
+  const mhla::cuda::MixingMatrices<const float> mixing({f.mixing, rows, columns, columns},
+                                                       f.head_stride, f.item_stride);
   const mhla::Workspace workspace = memory(f.workspace, f.workspace_bytes);
   with_arguments<T, D, E>(c, [&](const auto& in, const auto& dout, const auto& gradients,
                                  const auto& kept, const auto& rotary) {

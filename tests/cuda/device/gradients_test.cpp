@@ -17,6 +17,7 @@ using cuda_test::CallShape;
 using device_test::DeviceBytes;
 using mhla::cuda::Denominator;
 using mhla::cuda::FeatureMap;
+using mhla::cuda::Matrices;
 using mhla::cuda::Precision;
 
 /// A random call, with its gradients from the device and from the CPU.
@@ -110,7 +111,9 @@ class DeviceGradient {
         .gain = host_.normed() ? floats(inputs_[5]) : nullptr,
         .gate = host_.gated() ? at(host_.gate.input(), inputs_[6]) : mhla::cuda::ConstTokenTensor{},
         .query_angles = floats(inputs_[7]),
-        .key_angles = floats(inputs_[8])};
+        .key_angles = floats(inputs_[8]),
+        .head_stride = host_.mixing_array().head_stride,
+        .item_stride = host_.mixing_array().item_stride};
     call.dout = at(host_.dout.input(), inputs_[4]);
     call.dq = at(got_.q.output(), places_[0]);
     call.dk = at(got_.k.output(), places_[1]);
@@ -186,6 +189,21 @@ void causal() {
   });
 }
 
+void matrices_of_heads() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const Matrices matrices : {Matrices::kPerHead, Matrices::kPerItemAndHead}) {
+      for (const bool is_causal : {false, true}) {
+        for (const int tokens : {54, 300}) {
+          CallShape shape{
+              .batch = 2, .heads = 3, .tokens = tokens, .block = 9, .causal = is_causal};
+          shape.op.matrices = matrices;
+          check<T, D, E>(shape);
+        }
+      }
+    }
+  });
+}
+
 void rotary_gain_and_gate() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     CallShape shape{.heads = 2, .tokens = {1, 8, 12}, .block = {1, 4, 6}, .normed = true};
@@ -218,6 +236,7 @@ int main(int count, char** arguments) {
   return device_test::run_tests({{"Gradients.OfPartitions", of_partitions},
                                  {"Gradients.OfNormalizersAndMaps", of_normalizers_and_maps},
                                  {"Gradients.Causal", causal},
+                                 {"Gradients.MatricesOfHeads", matrices_of_heads},
                                  {"Gradients.RotaryGainAndGate", rotary_gain_and_gate},
                                  {"Gradients.OfManyHeads", of_many_heads}},
                                 count, arguments);

@@ -22,6 +22,7 @@ using mhla::cuda::Arch;
 using mhla::cuda::Denominator;
 using mhla::cuda::Device;
 using mhla::cuda::Form;
+using mhla::cuda::Matrices;
 using mhla::cuda::Plan;
 using mhla::cuda::Precision;
 
@@ -74,6 +75,21 @@ TYPED_TEST(CausalForms, PairsOfSummariesAreWithinTheBound) {
   shape.op.denominator = Denominator::kNone;
   shape.op.summaries = Precision::kPair;
   for (const Arch arch : this->archs(1)) this->run(shape, arch, Form::kThreeStage);
+}
+
+TYPED_TEST(CausalForms, HeadsMayHaveMatricesOfTheirOwn) {
+  CallShape shape{.batch = 2, .heads = 2, .tokens = 330, .block = 16, .causal = true};
+  for (const Matrices matrices : this->matrices(0)) {
+    shape.op.matrices = matrices;
+    for (const Arch arch : this->archs(1)) {
+      this->run(shape, arch, Form::kThreeStage, 2, 2 * this->kMany + 1);
+    }
+    if (TypeParam::D == 64) this->run(shape, Arch::kSm90a, Form::kFused);
+    CallShape few = shape;
+    few.tokens = few.key_tokens = 150;
+    few.block = few.key_block = 2;
+    this->run(few, Arch::kSm80, Form::kQuadratic);
+  }
 }
 
 TYPED_TEST(CausalForms, LargeSumsStayInRange) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ using mhla::cuda::Denominator;
 using mhla::cuda::Device;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::Form;
+using mhla::cuda::Matrices;
 using mhla::cuda::Plan;
 using mhla::cuda::Precision;
 
@@ -132,6 +134,51 @@ TYPED_TEST(BidirectionalForms, KeysMayBeOthersThanQueries) {
       this->run(shape, arch, Form::kQuadratic, 1, multiprocessors);
     }
   }
+}
+
+// Cases: every kernel of every form, with matrices that fit into shared memory and that do not.
+TYPED_TEST(BidirectionalForms, HeadsMayHaveMatricesOfTheirOwn) {
+  const auto each = [&](const CallShape& of, std::size_t turn, const auto& run) {
+    for (const Matrices matrices : this->matrices(turn)) {
+      for (const Arch arch : this->archs(turn)) {
+        CallShape shape = of;
+        shape.op.matrices = matrices;
+        run(shape, arch);
+      }
+    }
+  };
+  const CallShape few{.batch = 2, .heads = 3, .tokens = 150, .block = 2};
+  for (const std::int32_t multiprocessors : this->few_and_many()) {
+    each(few, 0, [&](const CallShape& shape, Arch arch) {
+      this->run(shape, arch, Form::kQuadratic, 1, multiprocessors);
+    });
+  }
+  CallShape cross{.batch = 2, .heads = 2, .tokens = {8, 16}, .block = {4, 4}};
+  cross.op.denominator = Denominator::kCrossQuery;
+  cross.op.eps = 1e-6f;
+  each(cross, 1, [&](const CallShape& shape, Arch arch) {
+    this->run(shape, arch, Form::kQuadratic);
+    this->run_three_stages(shape, arch, 1, 2);
+  });
+  const CallShape many{
+      .batch = 2, .heads = 2, .tokens = 90, .block = 5, .key_tokens = 70, .key_block = 7};
+  each(many, 0, [&](const CallShape& shape, Arch arch) {
+    this->run_three_stages(shape, arch, 1, 3);
+    const auto bounds = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch);
+    for (const int blocks : {3, 16}) {
+      if (blocks > bounds.fused_blocks) continue;
+      CallShape fused = shape;
+      fused.tokens = fused.key_tokens = {1, 23, 4 * blocks};
+      fused.block = fused.key_block = {1, 24, 4};
+      this->run(fused, arch, Form::kFused);
+    }
+  });
+  if (!std::is_same_v<typename TypeParam::T, mhla::cuda::bfloat16> || !this->kAllCases) return;
+  CallShape large{
+      .batch = 2, .heads = 2, .tokens = 65, .block = 1, .key_tokens = 325, .key_block = 1};
+  large.op.summaries = Precision::kPair;
+  large.op.matrices = Matrices::kPerHead;
+  this->run_three_stages(large, Arch::kSm90a, 1, 8);
 }
 
 TYPED_TEST(BidirectionalForms, EveryFeatureMapAndScaleIsWithinTheBound) {

@@ -48,6 +48,7 @@ using mhla::cuda::Device;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::Form;
 using mhla::cuda::GradientPlan;
+using mhla::cuda::Matrices;
 using mhla::cuda::Precision;
 
 template <class W>
@@ -167,6 +168,32 @@ TYPED_TEST(GradientForms, OfCrossQueriesOfFewTokensTakeOneKernel) {
       shape.op.eps = shape.tokens[2] == 20 ? 0 : 1e-3f;  // dm of one block is 0, up to eps
       EXPECT_TRUE(this->template run<false>(shape, {Arch::kSm90a, 2}).quadratic);
     }
+  }
+}
+
+// Cases: one kernel, scores, summaries in pairs and denominators of cross queries. Matrices of
+// heads add the gradients of two batch items.
+TYPED_TEST(GradientForms, OfMatricesOfHeadsAndItems) {
+  for (const Matrices matrices : {Matrices::kPerHead, Matrices::kPerItemAndHead}) {
+    CallShape shape{.batch = 2, .heads = 2, .tokens = 54, .block = 9};
+    shape.key_tokens = {1, 7, 9}, shape.key_block = {1, 3, 4};
+    shape.op.matrices = matrices;
+    for (const Device& device : this->devices()) {
+      const GradientPlan plan = this->template run<false>(shape, device);
+      EXPECT_TRUE(plan.quadratic || plan.scores);
+    }
+    CallShape pairs{.batch = 2, .heads = 2, .tokens = 66, .block = 6};
+    pairs.op.matrices = matrices;
+    pairs.op.summaries = Precision::kPair;
+    EXPECT_FALSE(this->template run<false>(pairs, this->devices()[1]).scores);
+    CallShape cross{.batch = 2, .heads = 2, .tokens = 48, .block = 16};
+    cross.op.matrices = matrices;
+    cross.op.denominator = Denominator::kCrossQuery;
+    cross.op.eps = 1e-3f;
+    for (const Device& device : this->devices()) this->template run<false>(cross, device);
+    CallShape causal{.batch = 2, .heads = 2, .tokens = 90, .block = 40};
+    causal.op.matrices = matrices;
+    this->template run<true>(causal, Device{Arch::kSm80, 2});
   }
 }
 
@@ -323,7 +350,8 @@ TYPED_TEST(GradientForms, InfiniteOutputsBeforeANormAddNothing) {
 TYPED_TEST(GradientForms, WithoutHeadsAreZero) {
   constexpr int kWidth = TypeParam::D, kValues = TypeParam::E;
   using Number = typename TypeParam::T;
-  const CallShape shape{.tokens = 60, .block = 20, .normed = true};
+  CallShape shape{.heads = 2, .tokens = 60, .block = 20, .normed = true};
+  shape.op.matrices = Matrices::kPerHead;
   GradientCall<Number> call = cuda_test::random_gradient_call<Number, kWidth, kValues>(shape, 5);
   GradientTensors<Number> got(call, 0);
   mhla::cuda::GradientProblem problem = cuda_test::gradient_problem(call, got);
@@ -335,7 +363,9 @@ TYPED_TEST(GradientForms, WithoutHeadsAreZero) {
   device.track("dgain", got.gain.raw(), got.gain.bytes(), emulator::Access::kWrite);
   const cuda_test::EmulatedStream stream(device);
   mhla::cuda::GradientRun<Number, kWidth, kValues, false, false>{layout}(stream);
-  for (std::int64_t i = 0; i < got.mixing.size(); ++i) EXPECT_EQ(got.mixing.value(i), 0);
+  for (std::int64_t i = 0; i < 9; ++i) {
+    for (int h = 0; h < 2; ++h) EXPECT_EQ(got.mixing.value(call.matrix_of(0, h) + i), 0);
+  }
   for (std::int64_t i = 0; i < got.gain.size(); ++i) EXPECT_EQ(got.gain.value(i), 0);
 }
 

@@ -51,6 +51,15 @@ TEST(Prefill, GoesOnBehindManyBlocks) {
   check_prefills<half, 64, 64, Precision::kPair>(c, {128, 139}, Arch::kSm90a);
 }
 
+TEST(Prefill, HeadsMayHaveMatricesOfTheirOwn) {
+  StreamCase c{6, 6, 36, kRelu, Denominator::kKeySum, 2, 2, 0, 5};
+  c.per_head = true;
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    check_prefills<bfloat16, 64, 64, Precision::kSingle>(c, {5, 20, -1, 32}, arch);
+  }
+  check_prefills<half, 64, 64, Precision::kPair>(c, {7, 31}, Arch::kSm80);
+}
+
 TEST(Prefill, AllWidths) {
   const StreamCase c{4, 16, 50, kRelu, Denominator::kKeySum, 2, 2, 0, 2};
   check_prefills<bfloat16, 64, 64, Precision::kSingle>(c, {33}, Arch::kSm90a);

@@ -130,7 +130,7 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
     device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
   }
   const EmulatedStream stream(device, target.shared_bytes);
-  const mhla::cuda::MixingArray mixing{call.mixing.data(), problem.key_blocks.blocks()};
+  const mhla::cuda::MixingArray mixing = call.mixing_array();
   if (call.causal) {
     mhla::cuda::run<T, D, E, true, kRotary>(plan, problem, mixing, workspace.data(), target,
                                             stream);
@@ -158,7 +158,8 @@ Outcome run_and_compare(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda:
                         unsigned seed) {
   Outcome outcome = run_only<D, E, kRotary>(call, plan, target, seed);
   const int widest = std::max({call.q.tokens(), call.k.tokens(), D, E});
-  const double chain = 2.0 * widest + 2.0 * std::sqrt(static_cast<double>(call.mixing.size())) + 64;
+  const double chain =
+      2.0 * widest + 2.0 * std::sqrt(static_cast<double>(call.coefficients())) + 64;
   for (int b = 0; b < call.q.batches(); ++b) {
     for (int h = 0; h < call.q.heads(); ++h) {
       const Expected e = expected(call, b, h, chain);

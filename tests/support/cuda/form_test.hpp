@@ -47,6 +47,12 @@ class FormTest : public testing::Test {
     if (kAllCases) return {Arch::kSm80, Arch::kSm90a};
     return {(turn + (D == E ? 1 : 0)) % 2 == 0 ? Arch::kSm80 : Arch::kSm90a};
   }
+  /// The matrices of a test's `turn`-th case: both kinds, or alternately one of them.
+  static std::vector<mhla::cuda::Matrices> matrices(std::size_t turn) {
+    using mhla::cuda::Matrices;
+    if (kAllCases) return {Matrices::kPerHead, Matrices::kPerItemAndHead};
+    return {turn % 2 == 0 ? Matrices::kPerHead : Matrices::kPerItemAndHead};
+  }
   /// Indices of the cases that run, of `count` cases: all, or the last two.
   static std::vector<std::size_t> turns(std::size_t count) {
     std::vector<std::size_t> turns;

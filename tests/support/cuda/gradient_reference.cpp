@@ -112,7 +112,8 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   const Eigen::Index nq = q.rows(), nk = k.rows();
   const Places queries(call.tokens, call.block), keys(call.key_tokens, call.key_block);
   Numbers mixing(queries.blocks, keys.blocks);
-  for (std::int64_t i = 0; i < call.mixing.size(); ++i) mixing.data()[i] = call.mixing.value(i);
+  const std::int64_t first = call.matrix_of(b, h);
+  for (Eigen::Index i = 0; i < mixing.size(); ++i) mixing.data()[i] = call.mixing.value(first + i);
 
   // Outputs before a norm, and their bound.
   const Call<T>& forward = call;

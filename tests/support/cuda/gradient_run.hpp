@@ -29,7 +29,8 @@ mhla::cuda::GradientProblem gradient_problem(GradientCall<T>& call, GradientTens
   problem.dk = to.k.output();
   problem.dv = to.v.output();
   if (call.gated()) problem.dgate = to.gate.output();
-  problem.dmixing = {to.mixing.data(), problem.forward.key_blocks.blocks()};
+  const mhla::cuda::MixingArray m = call.mixing_array();
+  problem.dmixing = {to.mixing.data(), m.stride, m.item_stride, m.head_stride};
   problem.dgain = to.gain.data();
   return problem;
 }
@@ -68,7 +69,7 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
   track("dmixing", to.mixing, Access::kWrite);
   track("dgain", to.gain, Access::kWrite);
   device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
-  const mhla::cuda::MixingArray mixing{call.mixing.data(), problem.forward.key_blocks.blocks()};
+  const mhla::cuda::MixingArray mixing = call.mixing_array();
   mhla::cuda::run_gradient<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace.data(),
                                                       target, EmulatedStream(device));
   for (const Tensor<T>* x : {&to.q, &to.k, &to.v, &to.gate}) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// A mixing matrix in device memory, with gaps between its rows; NaN until it is filled.
+/// A mixing matrix in device memory, or one per head, with gaps between rows; NaN until filled.
 
 #include <cstdint>
 
@@ -13,30 +13,39 @@ namespace cuda_test {
 
 class MixingMemory {
  public:
-  MixingMemory(int rows, int columns)
+  /// \param matrices  1 that all heads share, or the number of heads
+  MixingMemory(int rows, int columns, int matrices = 1)
       : rows_(rows),
         columns_(columns),
+        matrices_(matrices),
         stride_(columns + 3),
-        numbers_((rows - 1) * stride_ + columns) {}
+        numbers_((matrices * rows - 1) * stride_ + columns) {}
 
   /// Draws coefficients of both signs, or none below 0; up to the diagonal only if `causal`.
   void fill(Random& random, bool both_signs, bool causal = false) {
-    for (int i = 0; i < rows_; ++i) {
-      for (int b = 0; b < (causal ? i + 1 : columns_); ++b) {
-        at(i, b) = static_cast<float>(random.uniform(both_signs ? -1 : 0, 1));
+    for (int row = 0; row < matrices_ * rows_; ++row) {
+      for (int b = 0; b < (causal ? row % rows_ + 1 : columns_); ++b) {
+        at(row, b) = static_cast<float>(random.uniform(both_signs ? -1 : 0, 1));
       }
     }
   }
 
   float& at(int i, int b) { return numbers_[i * stride_ + b]; }
-  double value(int i, int b) const { return numbers_.value(i * stride_ + b); }
-  mhla::cuda::MixingArray array() const { return {numbers_.data(), stride_}; }
+  double value(int i, int b, int head = 0) const {
+    const int matrix = matrices_ > 1 ? head : 0;
+    return numbers_.value((matrix * rows_ + i) * stride_ + b);
+  }
+  mhla::cuda::MixingArray array() const {
+    mhla::cuda::MixingArray array{numbers_.data(), stride_};
+    if (matrices_ > 1) array.head_stride = rows_ * stride_;
+    return array;
+  }
   void track(emulator::Device& device) const {
     device.track("m", numbers_.data(), numbers_.bytes(), emulator::Access::kRead);
   }
 
  private:
-  int rows_, columns_;
+  int rows_, columns_, matrices_;
   std::int64_t stride_;
   Array<float> numbers_;
 };

@@ -29,6 +29,8 @@ mhla::cuda::Problem problem_of(Streams<T, D, E, P>& x, int first, int begin, int
   const int tokens = end - begin;
   const mhla::cuda::TokenBlocks blocks(1, 1, tokens, 1, 1, std::min(tokens, x.c.length));
   const mhla::cuda::Normalization n = x.c.normalization();
+  mhla::cuda::Operator op{x.c.map, x.c.map, n.denominator, n.eps, n.scale, P};
+  if (x.c.per_head) op.matrices = mhla::cuda::Matrices::kPerHead;
   return {.q = from(x.q.input()),
           .k = from(x.k.input()),
           .v = from(x.v.input()),
@@ -37,7 +39,7 @@ mhla::cuda::Problem problem_of(Streams<T, D, E, P>& x, int first, int begin, int
           .heads = x.c.heads,
           .query_blocks = blocks,
           .key_blocks = blocks,
-          .op = {x.c.map, x.c.map, n.denominator, n.eps, n.scale, P},
+          .op = op,
           .causal = true};
 }
 

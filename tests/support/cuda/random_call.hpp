@@ -51,23 +51,18 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   const auto tensor = [&](int n, int d) {
     return Tensor<T>(shape.batch, n, shape.heads, d, Layout::any(shape.layout, n, shape.heads, d));
   };
-  const auto mq = mhla::Grid(shape.tokens, shape.block).blocks();
-  const auto mk = mhla::Grid(shape.key_tokens, shape.key_block).blocks();
-  Call<T> call{
-      {shape.tokens, shape.block, shape.key_tokens, shape.key_block, shape.op, shape.causal},
-      tensor(nq, D),
-      tensor(nk, D),
-      tensor(nk, E),
-      tensor(nq, E),
-      Array<float>(mq * mk)};
+  const CallOptions options{shape.tokens,    shape.block, shape.key_tokens,
+                            shape.key_block, shape.op,    shape.causal};
+  Call<T> call{options,       tensor(nq, D),
+               tensor(nk, D), tensor(nk, E),
+               tensor(nq, E), Array<float>(options.matrix_numbers(shape.batch, shape.heads))};
   Random random(seed);
   const auto number = [&random] { return random.uniform(-1, 1); };
   call.q.fill(number);
   call.k.fill(number);
   call.v.fill(number);
-  for (std::int64_t i = 0; i < call.mixing.size(); ++i) {
-    call.mixing[i] = static_cast<float>(random.uniform(signed_weights ? -1 : 0, 1));
-  }
+  call.each_coefficient(
+      [&](float& m) { m = static_cast<float>(random.uniform(signed_weights ? -1 : 0, 1)); });
   if (shape.rotary) {
     call.query_angles = rotary_angles(shape, shape.tokens, D, 0);
     call.key_angles = rotary_angles(shape, shape.key_tokens, D, 20);

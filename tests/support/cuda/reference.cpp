@@ -69,10 +69,9 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   const Numbers v =
       without_masked(head(call.v, b, h, [](double x) { return x; }), call.key_mask(b));
   const Numbers ones = Numbers::Ones(v.rows(), 1);
-  const std::int64_t rows =
-      call.mixing.size() / mhla::Grid(call.key_tokens, call.key_block).blocks();
-  Numbers mixing(rows, call.mixing.size() / rows);
-  for (std::int64_t i = 0; i < call.mixing.size(); ++i) mixing.data()[i] = call.mixing.value(i);
+  Numbers mixing(call.query_blocks(), call.key_blocks());
+  const std::int64_t first = call.matrix_of(b, h);
+  for (Eigen::Index i = 0; i < mixing.size(); ++i) mixing.data()[i] = call.mixing.value(first + i);
 
   const auto run = [&](const mhla::Inputs<double>& in, const Numbers& m,
                        double separate_eps) -> Numbers {

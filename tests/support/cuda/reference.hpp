@@ -46,13 +46,30 @@ struct CallOptions {
   mhla::GridShape key_tokens, key_block;  ///< of the keys
   mhla::cuda::Operator op;
   bool causal;
+
+  std::int64_t query_blocks() const { return mhla::Grid(tokens, block).blocks(); }
+  std::int64_t key_blocks() const { return mhla::Grid(key_tokens, key_block).blocks(); }
+  std::int64_t coefficients() const { return query_blocks() * key_blocks(); }  ///< per matrix
+  /// Describes the mixing matrices of `heads` heads at `data`, with gaps between them.
+  mhla::cuda::MixingArray matrices(const float* data, int heads) const {
+    using mhla::cuda::Matrices;
+    mhla::cuda::MixingArray array{data, key_blocks()};
+    if (op.matrices != Matrices::kShared) array.head_stride = coefficients() + 3;
+    if (op.matrices == Matrices::kPerItemAndHead) array.item_stride = heads * array.head_stride + 5;
+    return array;
+  }
+  /// Numbers in memory from the first matrix to the end of the last.
+  std::int64_t matrix_numbers(int batch, int heads) const {
+    const mhla::cuda::MixingArray last = matrices(nullptr, heads);
+    return (batch - 1) * last.item_stride + (heads - 1) * last.head_stride + coefficients();
+  }
 };
 
-/// Tensors and mixing matrix of a call.
+/// Tensors and mixing matrices of a call.
 template <class T>
 struct Call : CallOptions {
   Tensor<T> q, k, v, o;
-  Array<float> mixing;  ///< [Mq,Mk]
+  Array<float> mixing;  ///< [Mq,Mk] each, as matrices() describes
   /// Angles of the rotary embedding, cosine and sine of each pair, [Nq,D] and [Nk,D], or of size 0.
   /// Size 0 of the keys' alone means that they have the queries' angles.
   Array<float> query_angles{0}, key_angles{0};
@@ -60,6 +77,21 @@ struct Call : CallOptions {
   Tensor<T> gate{0, 0, 0, 0, {}};                   ///< [B,Nq,H,E], or of size 0
   Array<unsigned char> query_keep{0}, key_keep{0};  ///< masks [B,N], or of size 0
 
+  mhla::cuda::MixingArray mixing_array() const { return matrices(mixing.data(), q.heads()); }
+  /// Place of a head's matrix in `mixing`.
+  std::int64_t matrix_of(int b, int h) const {
+    return mixing_array().of({b, h}).data - mixing.data();
+  }
+  /// Calls f(m) for every coefficient of every matrix.
+  template <class F>
+  void each_coefficient(F&& f) {
+    const mhla::cuda::MixingArray all = mixing_array();
+    for (int b = 0; b < (all.item_stride != 0 ? q.batches() : 1); ++b) {
+      for (int h = 0; h < (all.head_stride != 0 ? q.heads() : 1); ++h) {
+        for (std::int64_t i = 0; i < coefficients(); ++i) f(mixing[matrix_of(b, h) + i]);
+      }
+    }
+  }
   bool rotary() const { return query_angles.size() > 0; }
   bool normed() const { return gain.size() > 0; }
   bool gated() const { return gate.tokens() > 0; }

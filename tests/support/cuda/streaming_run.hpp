@@ -41,6 +41,7 @@ struct StreamCase {
   int batch = 1, heads = 1, layout = 0;
   unsigned seed = 1;
   float eps = 2;
+  bool per_head = false;  ///< each head has a mixing matrix
 
   Normalization normalization() const { return {denominator, 0.75f, eps}; }
 };
@@ -64,7 +65,7 @@ struct Streams {
         k(tensor(D, (c.layout + 1) % 3)),
         v(tensor(E, c.layout)),
         o(tensor(E, (c.layout + 2) % 3)),
-        mixing(c.blocks, c.blocks),
+        mixing(c.blocks, c.blocks, c.per_head ? c.heads : 1),
         layout(streaming_state_layout(c.batch * c.heads, c.blocks, c.length, D, E, P)),
         state(layout.bytes),
         sequence_of(2),
@@ -188,8 +189,8 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
         for (std::size_t n = 0; n < to.size(); ++n) {
           to[n] = 2 * start;  // S~ is rounded twice
           for (int b = 0; b < i; ++b) {
-            const double m = plus ? std::abs(x.mixing.value(i, b)) : x.mixing.value(i, b);
-            to[n] += m * (factor * from[static_cast<std::size_t>(b)][n] + start);
+            const double m = x.mixing.value(i, b, head), size = plus ? std::abs(m) : m;
+            to[n] += size * (factor * from[static_cast<std::size_t>(b)][n] + start);
           }
         }
       };
@@ -198,7 +199,7 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
       mix(mixed_z, z, 0, false, 1);
       mix(off_z, z_plus, 0, true, e);
     }
-    const double m = x.mixing.value(i, i);
+    const double m = x.mixing.value(i, i, head);
     const auto block = static_cast<std::size_t>(i);
     Vector n(kE), dn(kE);
     double den = 0, dz = 0;

@@ -32,7 +32,7 @@ Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
 /// Enqueues the computation of `out` [B, Nq, H, E] into a stream. The function allocates nothing
 /// and does not wait, and the stream may be captured. All memory is device memory, and may be freed
 /// or reused after this work in stream order. `out` must not overlap the inputs.
-/// \param mixing     [Mq, Mk], dense rows; the same for all sequences and heads.
+/// \param mixing     [Mq, Mk], dense rows; one, or those that op.matrices says.
 /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
 /// \param device     `current_device()`.
 /// \param rotary     A Rotary (attention/rotary_inputs.cuh), or NoRotary.
@@ -40,7 +40,7 @@ Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
 ///         if `device` is not the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
-                   const TokenBlocks& key_blocks, MatrixView<const float> mixing,
+                   const TokenBlocks& key_blocks, const MixingMatrices<const float>& mixing,
                    const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
                    const Device& device, cudaStream_t stream, const R& rotary = {}) {
   prepare_bidirectional<D, E>(in, query_blocks, key_blocks, op, out, device, rotary)

@@ -28,17 +28,18 @@ Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator&
 /// Enqueues the computation of `out` [B, N, H, E] into a stream. Memory and stream are used as in
 /// cuda::bidirectional().
 /// \param blocks     `contiguous(N, W)`.
-/// \param mixing     at least [M, M], dense rows; only the lower triangle of the leading [M, M] is
-///                   read.
+/// \param mixing     at least [M, M], dense rows; one, or those that op.matrices says. Only the
+///                   lower triangle of the leading [M, M] is read.
 /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
 /// \param device     `current_device()`.
 /// \param rotary     NoRotary, or a Rotary for a form without denominators.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
 ///         if `device` is not the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
-void causal(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
-            const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
-            const Device& device, cudaStream_t stream, const R& rotary = {}) {
+void causal(const Inputs<T>& in, const TokenBlocks& blocks,
+            const MixingMatrices<const float>& mixing, const Operator& op,
+            std::type_identity_t<TensorView<T>> out, Workspace workspace, const Device& device,
+            cudaStream_t stream, const R& rotary = {}) {
   prepare_causal<D, E>(in, blocks, op, out, device, rotary)
       .run_prepared(in, mixing, out, workspace, stream);
 }

@@ -65,7 +65,7 @@ class PreparedGradient {
 
   /// Enqueues the computation of gradients into a stream, as bidirectional_gradient() does.
   /// \param in, dout, gradients, kept  Shapes and strides of the preparation, at any addresses.
-  void run(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<const T> dout,
+  void run(const Inputs<T>& in, const MixingMatrices<const float>& mixing, TensorView<const T> dout,
            const Gradients<T>& gradients, Workspace workspace, cudaStream_t stream,
            const R& rotary = {}, const Kept<T>& kept = {}) {
     const Problem& forward = problem_.forward;
@@ -75,9 +75,9 @@ class PreparedGradient {
     launch(problem, in, mixing, dout, gradients, workspace, stream, kept);
   }
   /// The same for the very tensors that it was prepared with.
-  void run_prepared(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<const T> dout,
-                    const Gradients<T>& gradients, Workspace workspace, cudaStream_t stream,
-                    const Kept<T>& kept) {
+  void run_prepared(const Inputs<T>& in, const MixingMatrices<const float>& mixing,
+                    TensorView<const T> dout, const Gradients<T>& gradients, Workspace workspace,
+                    cudaStream_t stream, const Kept<T>& kept) {
     launch(problem_, in, mixing, dout, gradients, workspace, stream, kept);
   }
 
@@ -96,9 +96,10 @@ class PreparedGradient {
   }
 
   /// \param problem  that of the tensors
-  void launch(const GradientProblem& problem, const Inputs<T>& in, MatrixView<const float> mixing,
-              TensorView<const T> dout, const Gradients<T>& gradients, Workspace workspace,
-              cudaStream_t stream, const Kept<T>& kept) {
+  void launch(const GradientProblem& problem, const Inputs<T>& in,
+              const MixingMatrices<const float>& mixing, TensorView<const T> dout,
+              const Gradients<T>& gradients, Workspace workspace, cudaStream_t stream,
+              const Kept<T>& kept) {
     detail::expect_gradient_data(kName, in, dout, gradients, kept);
     detail::expect_angles(kName, problem.forward);
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem.forward);
@@ -150,8 +151,9 @@ PreparedGradient<D, E, true, T, R> prepare_causal_gradient(
 ///         if `device` is not the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks,
-                            const TokenBlocks& key_blocks, MatrixView<const float> mixing,
-                            const Operator& op, std::type_identity_t<TensorView<const T>> dout,
+                            const TokenBlocks& key_blocks,
+                            const MixingMatrices<const float>& mixing, const Operator& op,
+                            std::type_identity_t<TensorView<const T>> dout,
                             const std::type_identity_t<Gradients<T>>& gradients,
                             Workspace workspace, const Device& device, cudaStream_t stream,
                             const R& rotary = {}, const std::type_identity_t<Kept<T>>& kept = {}) {
@@ -163,8 +165,9 @@ void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks
 /// Enqueues the gradients of causal() into a stream. The gradient of a mixing matrix larger than
 /// [M, M] is written in the leading [M, M] alone, with 0 above the diagonal.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
-void causal_gradient(const Inputs<T>& in, const TokenBlocks& blocks, MatrixView<const float> mixing,
-                     const Operator& op, std::type_identity_t<TensorView<const T>> dout,
+void causal_gradient(const Inputs<T>& in, const TokenBlocks& blocks,
+                     const MixingMatrices<const float>& mixing, const Operator& op,
+                     std::type_identity_t<TensorView<const T>> dout,
                      const std::type_identity_t<Gradients<T>>& gradients, Workspace workspace,
                      const Device& device, cudaStream_t stream, const R& rotary = {},
                      const std::type_identity_t<Kept<T>>& kept = {}) {

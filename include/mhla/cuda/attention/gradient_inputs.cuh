@@ -20,12 +20,13 @@ namespace mhla::cuda {
 /// distinct.
 template <DeviceScalar T>
 struct Gradients {
-  TensorView<T> q{};           ///< [B, Nq, H, D]
-  TensorView<T> k{};           ///< [B, Nk, H, D]
-  TensorView<T> v{};           ///< [B, Nk, H, E]
-  MatrixView<float> mixing{};  ///< [Mq, Mk], dense rows, larger in causal forms; or [0, 0]
-  std::span<float> gain{};     ///< [E], where there is a gain
-  TensorView<T> gate{};        ///< [B, Nq, H, E], where there is a gate
+  TensorView<T> q{};  ///< [B, Nq, H, D]
+  TensorView<T> k{};  ///< [B, Nk, H, D]
+  TensorView<T> v{};  ///< [B, Nk, H, E]
+  /// [Mq, Mk] each, dense rows, larger in causal forms; or [0, 0]
+  MixingMatrices<float> mixing{};
+  std::span<float> gain{};  ///< [E], where there is a gain
+  TensorView<T> gate{};     ///< [B, Nq, H, E], where there is a gate
 };
 
 /// Results of the forward call.
@@ -81,16 +82,21 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
   }
   problem.dgain = gradients.gain.data();
   if (problem.wants.mixing) {
-    const MatrixView<float>& m = gradients.mixing;
+    const MixingMatrices<float>& m = gradients.mixing;
+    const Matrices matrices = op.matrices;
+    expect_matrices(function, "gradients.mixing", m, matrices);
     expect_size(function, "gradients.mixing", m.rows, m.cols, query_blocks.blocks(),
                 key_blocks.blocks(), causal);
     if (m.col_stride != 1 && m.cols > 1) {
       fail_option(function, "gradients.mixing", "has column stride " + std::to_string(m.col_stride),
                   "1");
     }
+    const Index items = matrices == Matrices::kPerItemAndHead ? problem.forward.batch : 1;
+    const Index heads = matrices == Matrices::kShared ? 1 : problem.forward.heads;
     expect_distinct(function, "gradients.mixing",
-                    {1, 1, query_blocks.blocks(), key_blocks.blocks()}, {0, 0, m.row_stride, 1});
-    problem.dmixing = {m.data, m.row_stride};
+                    {items, heads, query_blocks.blocks(), key_blocks.blocks()},
+                    {m.item_stride, m.head_stride, m.row_stride, 1});
+    problem.dmixing = {m.data, m.row_stride, m.item_stride, m.head_stride};
   }
   return problem;
 }

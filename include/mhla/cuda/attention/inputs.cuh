@@ -26,6 +26,27 @@
 
 namespace mhla::cuda {
 
+/// Mixing matrices of a call, or their gradients, in device memory: one, or by strides as many as
+/// Operator::matrices says. Packed sequences are batch items. A matrix alone converts.
+template <class A>
+struct MixingMatrices : MatrixView<A> {
+  Index head_stride = 0;  ///< elements from a head's matrix to the next, 0 if heads share it
+  Index item_stride = 0;  ///< elements from a batch item's matrices to the next, 0 if items share
+
+  constexpr MixingMatrices() = default;
+  /// \param matrix  the first
+  constexpr MixingMatrices(MatrixView<A> matrix, Index per_head = 0, Index per_item = 0)  // NOLINT
+      : MatrixView<A>(matrix), head_stride(per_head), item_stride(per_item) {}
+  constexpr MixingMatrices(A* data_, Index rows_, Index cols_, Index row_stride_)
+      : MatrixView<A>(data_, rows_, cols_, row_stride_) {}
+  template <std::same_as<std::remove_const_t<A>> N>
+  requires(std::is_const_v<A>) constexpr MixingMatrices(MatrixView<N> matrix)  // NOLINT
+      : MatrixView<A>(matrix) {}
+  template <std::same_as<std::remove_const_t<A>> N>
+  requires(std::is_const_v<A>) constexpr MixingMatrices(const MixingMatrices<N>& x)  // NOLINT
+      : MatrixView<A>(x), head_stride(x.head_stride), item_stride(x.item_stride) {}
+};
+
 /// Element types of device tensors. __nv_bfloat16 and __half have the same bits: cast the pointers.
 template <class T>
 concept DeviceScalar = std::same_as<T, Eigen::bfloat16> || std::same_as<T, Eigen::half>;
@@ -210,12 +231,44 @@ inline MixingArray mixing_array(const char* function, MatrixView<const float> mi
   return {mixing.data, mixing.row_stride};
 }
 
-/// Describes the mixing matrix of the problem's blocks. The causal form takes the leading part of a
-/// larger matrix.
-inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing,
+inline std::string text_of(Matrices matrices) {
+  return matrices == Matrices::kShared    ? "kShared"
+         : matrices == Matrices::kPerHead ? "kPerHead"
+                                          : "kPerItemAndHead";
+}
+
+/// \throws option_error unless op.matrices is kShared, or kPerHead if heads `may` have matrices.
+inline void expect_few_matrices(const char* function, Matrices matrices, bool may,
+                                const char* why) {
+  if (matrices == Matrices::kShared || (may && matrices == Matrices::kPerHead)) return;
+  fail_option(function, "op.matrices", "is " + text_of(matrices), why);
+}
+
+/// \throws option_error for a stride along heads or items that share a matrix.
+template <class A>
+void expect_matrices(const char* function, const char* argument, const MixingMatrices<A>& mixing,
+                     Matrices matrices) {
+  const auto expect = [&](bool shared, const std::string& axis, Index stride) {
+    if (!shared || stride == 0) return;
+    fail_option(function, argument,
+                "has " + axis + " stride " + std::to_string(stride) + ", and op.matrices is " +
+                    text_of(matrices),
+                "a stride of 0, or other op.matrices");
+  };
+  expect(matrices == Matrices::kShared, "head", mixing.head_stride);
+  expect(matrices != Matrices::kPerItemAndHead, "item", mixing.item_stride);
+}
+
+/// Describes the mixing matrices of the problem's blocks. The causal form takes the leading part of
+/// larger matrices.
+inline MixingArray mixing_array(const char* function, const MixingMatrices<const float>& mixing,
                                 const Problem& problem) {
-  return mixing_array(function, mixing, problem.query_blocks.blocks(), problem.key_blocks.blocks(),
-                      problem.causal);
+  expect_matrices(function, "mixing", mixing, problem.op.matrices);
+  MixingArray array = mixing_array(function, mixing, problem.query_blocks.blocks(),
+                                   problem.key_blocks.blocks(), problem.causal);
+  array.item_stride = mixing.item_stride;
+  array.head_stride = mixing.head_stride;
+  return array;
 }
 
 /// Returns the workspace's begin.

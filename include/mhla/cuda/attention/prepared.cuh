@@ -53,7 +53,7 @@ class Prepared {
   /// \param in, out  Shapes and strides of the preparation, at any addresses.
   /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
   ///         if CUDA refuses a launch, or the current device is not the one of the preparation.
-  void run(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<T> out,
+  void run(const Inputs<T>& in, const MixingMatrices<const float>& mixing, TensorView<T> out,
            Workspace workspace, cudaStream_t stream, const R& rotary = {}) {
     const Problem problem =
         make_problem(in, problem_.query_blocks, problem_.key_blocks, problem_.op, out, rotary);
@@ -61,8 +61,8 @@ class Prepared {
     launch(problem, in, mixing, out, workspace, stream);
   }
   /// The same for the very tensors that it was prepared with.
-  void run_prepared(const Inputs<T>& in, MatrixView<const float> mixing, TensorView<T> out,
-                    Workspace workspace, cudaStream_t stream) {
+  void run_prepared(const Inputs<T>& in, const MixingMatrices<const float>& mixing,
+                    TensorView<T> out, Workspace workspace, cudaStream_t stream) {
     launch(problem_, in, mixing, out, workspace, stream);
   }
 
@@ -79,8 +79,9 @@ class Prepared {
   }
 
   /// \param problem  that of `in` and `out`
-  void launch(const Problem& problem, const Inputs<T>& in, MatrixView<const float> mixing,
-              TensorView<T> out, Workspace workspace, cudaStream_t stream) {
+  void launch(const Problem& problem, const Inputs<T>& in,
+              const MixingMatrices<const float>& mixing, TensorView<T> out, Workspace workspace,
+              cudaStream_t stream) {
     detail::expect_data(kName, in, out);
     detail::expect_angles(kName, problem);
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);

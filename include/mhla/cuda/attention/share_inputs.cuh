@@ -168,6 +168,7 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
     if (op.denominator == Denominator::kCrossQuery) {
       fail_option(name, "op", "has a cross-query denominator", "none or key sums");
     }
+    expect_few_matrices(name, op.matrices, false, "kShared: ranks take one matrix");
     expect_all_tokens(name, in, "none: ranks take all tokens");
     planned.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
     if (pattern.sparse()) fail_option(name, "pattern", "has lists of blocks", "a band");

@@ -32,10 +32,11 @@ class Streaming {
  public:
   /// \param sequences     B, the capacity of a state
   /// \param block_length  W
-  /// \param mixing        [M, M] on the device, dense rows; the caller keeps it alive and unchanged
-  /// \throws shape_error, option_error for sizes out of range and for kCrossQuery.
-  Streaming(Index sequences, Index heads, Index block_length, MatrixView<const float> mixing,
-            const Operator& op);
+  /// \param mixing        [M, M] on the device, dense rows; with Matrices::kPerHead one per head.
+  ///                      The caller keeps it alive and unchanged.
+  /// \throws shape_error, option_error for sizes out of range, kCrossQuery and kPerItemAndHead.
+  Streaming(Index sequences, Index heads, Index block_length,
+            const MixingMatrices<const float>& mixing, const Operator& op);
 
   /// Bytes of device memory of a state, for all sequences.
   std::size_t state_bytes() const { return static_cast<std::size_t>(layout_.bytes); }
@@ -116,7 +117,7 @@ class Streaming {
 
 template <int D, int E, DeviceScalar T>
 Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
-                              MatrixView<const float> mixing, const Operator& op)
+                              const MixingMatrices<const float>& mixing, const Operator& op)
     : sequences_(sequences), heads_(heads), op_(op) {
   using mhla::detail::checked_product;
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
@@ -138,8 +139,11 @@ Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
     detail::fail_option(kName, "op", "has a cross-query denominator",
                         "none or key sums: it reads later queries");
   }
+  detail::expect_few_matrices(kName, op.matrices, true,
+                              "kShared or kPerHead: sequences share matrices");
   blocks_ = contiguous(mixing.rows * block_length, block_length);
   Problem problem{};
+  problem.op.matrices = op.matrices;
   problem.query_blocks = problem.key_blocks = blocks_;
   mixing_ = detail::mixing_array(kName, mixing, problem);
   layout_ = streaming_state_layout(pairs, mixing.rows, block_length, D, E, op.summaries);

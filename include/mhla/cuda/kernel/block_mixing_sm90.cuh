@@ -42,9 +42,9 @@ class BlockMixing {
     sums.store(regions().region(b), key_sum(block), tile, stage_.summary_scale, lane_);
   }
 
-  /// Mixes all summaries. It begins and ends with barriers of the consumers.
-  MHLA_DEVICE void mix() const {
-    const float* const data = stage_.mixing.data;
+  /// Mixes all summaries of a pair. It begins and ends with barriers of the consumers.
+  MHLA_DEVICE void mix(BatchHead pair) const {
+    const float* const data = stage_.mixing.of(pair).data;
     // Loaded per pair: the other phases need the registers.
     const auto m = load_mixing<T, kSteps>(data, stage_.mixing.stride, rows_, columns_, lane_);
     meet();  // all summaries are stored

@@ -77,7 +77,8 @@ class CausalReadOutSm80 {
     if (at.first + at.part * kTokens >= at.last) return;  // in a short last block
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
-    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + p.mixing.diagonal(at.block));
+    const float m =
+        ptx::ld_global_nc_f32(p.mixing.of(at.pair).row(at.block) + p.mixing.diagonal(at.block));
     Sums sums;
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < at.items; ++n) {

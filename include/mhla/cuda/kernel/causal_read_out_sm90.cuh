@@ -130,7 +130,8 @@ struct CausalReadOutSm90 {
     RingCursor mixture, query, key_value;
     for_items(p.stage.blocks, p.pairs, p.stage.heads, [&](const Item& item) {
       const std::int32_t diagonal = p.stage.mixing.diagonal(item.block), last = Rings::tiles(p) - 1;
-      const float weight = ptx::ld_global_nc_f32(p.stage.mixing.row(item.block) + diagonal);
+      const float weight =
+          ptx::ld_global_nc_f32(p.stage.mixing.of(item.head).row(item.block) + diagonal);
       const float left = Tile::kWeighs ? 1 : weight;
       const int column = kTurns ? 0 : static_cast<int>(group) * kColumns;
       const WorkTile work{thread / 32, thread % 32, column, diagonal > 0, left, item};

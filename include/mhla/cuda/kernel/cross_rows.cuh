@@ -36,14 +36,14 @@ struct CrossRows {
   /// Replaces a thread's parts of s by r, for queries first + lane / 4 (x) and 8 later (y). Warps
   /// without queries call sync().
   /// \param second  false and true in turn
-  MHLA_DEVICE void exchange(const DirectParameters& p, bool second, std::int32_t first,
-                            std::uint32_t lane, float& x, float& y) const {
+  MHLA_DEVICE void exchange(const DirectParameters& p, BatchHead pair, bool second,
+                            std::int32_t first, std::uint32_t lane, float& x, float& y) const {
     const QuerySums sums{begin + (second ? kSums : 0), p.query_blocks.blocks()};
     const std::uint32_t from = place(first + static_cast<std::int32_t>(lane / 4));
     const QueryPlaces rows{{{ptx::ld_shared(from)}, {ptx::ld_shared(from + 32)}}};
     sums.store(rows, {x, y}, lane);
     sync();  // s of all queries is here, and the previous head's is read
-    const RowPair r = over_row(sums.mixed(p.mixing, rows, lane));
+    const RowPair r = over_row(sums.mixed(p.mixing.of(pair), rows, lane));
     x = r.x, y = r.x_8;
   }
   static MHLA_DEVICE void sync() { ptx::bar_sync(1, kThreads); }

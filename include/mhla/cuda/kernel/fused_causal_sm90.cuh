@@ -118,12 +118,14 @@ class FusedCausalSm90 {
     }
     if (thread < 5) ptx::prefetch_tensormap(p.maps[thread]);
     const std::int32_t blocks = p.stage.query_blocks.blocks();
+    const auto pair = static_cast<std::int32_t>(ptx::ctaid_x());  // the only one of its matrix
+    const MixingArray mixing =
+        p.stage.matrices == 1 ? p.stage.mixing : p.stage.mixing.of(batch_head(pair, p.stage.heads));
     const auto column = static_cast<std::int32_t>(thread % 32);
     MHLA_CUDA_LOOP
     for (auto i = static_cast<std::int32_t>(thread / 32); i < blocks; i += kThreads / 32) {
       if (column > i) continue;
-      ptx::st_shared_f32(Config::mixing(i, column),
-                         ptx::ld_global_nc_f32(p.stage.mixing.row(i) + column));
+      ptx::st_shared_f32(Config::mixing(i, column), ptx::ld_global_nc_f32(mixing.row(i) + column));
     }
   }
 
@@ -176,8 +178,8 @@ class FusedCausalSm90 {
     const Summaries summaries(thread);
     const std::int32_t blocks = p.stage.query_blocks.blocks();
     const std::int32_t rows = p.stage.query_blocks.slots();
-    for_blocks(p, [&](BatchHead, std::int32_t i, const Slots& at) {
-      if (i == Summaries::kRegions) summaries.replace(p.stage.mixing, blocks);
+    for_blocks(p, [&](BatchHead pair, std::int32_t i, const Slots& at) {
+      if (i == Summaries::kRegions) summaries.replace(p.stage.mixing.of(pair), blocks);
       if (i > 0) {
         const auto mixed = summaries.mix(i);
         rings.mixtures.producer_wait(at.mixtures);

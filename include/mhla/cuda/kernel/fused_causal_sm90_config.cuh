@@ -90,7 +90,7 @@ struct FusedCausalSm90Config {
     if (rows > kMostRows || blocks.blocks() > kMostBlocks) return false;
     p.stage = stage;
     p.pairs = pairs;
-    p.multiprocessors = multiprocessors;
+    p.multiprocessors = stage.matrices == 1 ? multiprocessors : pairs;
     if (!TokenBoxes::find(blocks, stage.q, D, heads, batch, rows, p.q_boxes, boxes[0]) ||
         !TokenBoxes::find(blocks, stage.k, D, heads, batch, rows, p.k_boxes, boxes[1]) ||
         !TokenBoxes::find(blocks, stage.v, E, heads, batch, rows, p.v_boxes, boxes[2]) ||

@@ -70,7 +70,8 @@ class FusedSm80 {
     for (int s = 0; s + 1 < Config::kStages; ++s) copy_keys(p, at, keys, s);
     const auto rows = static_cast<std::uint32_t>(p.query_blocks.blocks());
     const auto columns = static_cast<std::uint32_t>(p.key_blocks.blocks());
-    const auto m = load_mixing<T, kSteps>(p.mixing.data, p.mixing.stride, rows, columns, at.lane);
+    const MixingArray mixing = p.mixing.of(at.pair);
+    const auto m = load_mixing<T, kSteps>(mixing.data, mixing.stride, rows, columns, at.lane);
     summarize(p, at, keys);
 
     ptx::bar_sync();  // all summaries are stored, and the ring is free
@@ -78,7 +79,7 @@ class FusedSm80 {
     MHLA_CUDA_LOOP
     for (int s = 0; s + 1 < Config::kQueryStages; ++s) copy_queries(p, at, queries, s);
     VectorMixing<Config::kWarps, kRegions, D> key_sums{at.key_sum(0), at.warp, at.lane, {}};
-    if (normalized) key_sums.mix(p.mixing.data, p.mixing.stride, rows, columns);
+    if (normalized) key_sums.mix(mixing.data, mixing.stride, rows, columns);
     mix_regions<T, Config::kWarps>(at.regions(), m, at.shared + Config::kZeros, rows, columns,
                                    at.warp, at.lane);
     if (normalized) {

@@ -193,7 +193,7 @@ class FusedSm90 {
     auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries of a box
     for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
       summarize(p, ring, work, mixing, at);
-      mixing.mix();
+      mixing.mix(pair);
       for_boxes(blocks, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
         read_box(p, ring, work, mixing, {pair, block, box}, at, tile);
       });

@@ -75,7 +75,7 @@ struct IntraBlockSm80 {
     const Fragment<K> a =
         load_rows(columns(1), static_cast<std::uint32_t>(at.row % kRows), at.lane);
     ptx::bar_sync();
-    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + at.block);
+    const float m = ptx::ld_global_nc_f32(p.mixing.of(at.pair).row(at.block) + at.block);
     const RowPair weights = row_weights(p, at);
     float sums[C / 8][4] = {};
     std::uint32_t stage = 0;

@@ -107,7 +107,7 @@ struct IntraBlockSumsSm80 {
       }
     }
     sums = over_row(sums);
-    const float m = ptx::ld_global_nc_f32(p.mixing.row(at.block) + at.block);
+    const float m = ptx::ld_global_nc_f32(p.mixing.of(at.pair).row(at.block) + at.block);
     float* const to = p.sums + at.item * p.blocks.slots();
     if (at.lane % 4 == 0) {
       if (row < p.blocks.slots()) ptx::st_global_f32(to + row, m * sums.x);

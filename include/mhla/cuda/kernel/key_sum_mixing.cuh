@@ -24,6 +24,7 @@ struct KeySumMixing {
   static constexpr int kBytes = 4 * kRows * kStrip;  ///< shared memory per warp
 
   const MixingParameters& p;
+  MixingArray mixing;  ///< the pair's
   std::int64_t pair;
   std::int32_t first;  ///< first row
   std::int32_t column_group;
@@ -64,12 +65,12 @@ struct KeySumMixing {
   MHLA_DEVICE void store_factors(std::int32_t begin) const {
     constexpr int kAhead = kRows < 8 ? kRows : 8;  // rows loaded together
     const std::int32_t b = begin + static_cast<std::int32_t>(lane);
-    const float* from = p.mixing.row(first) + b;
+    const float* from = mixing.row(first) + b;
     std::uint32_t to = shared + 4 * lane;
     MHLA_CUDA_LOOP
     for (std::int32_t i = first; i < first + kRows; i += kAhead) {
       MHLA_CUDA_UNROLL
-      for (int r = 0; r < kAhead; ++r, from += p.mixing.stride, to += 4 * kStrip) {
+      for (int r = 0; r < kAhead; ++r, from += mixing.stride, to += 4 * kStrip) {
         ptx::st_shared_f32(to, b < p.end(i + r) ? ptx::ld_global_nc_f32(from) : 0);
       }
     }

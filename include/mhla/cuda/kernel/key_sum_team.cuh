@@ -117,16 +117,18 @@ struct KeySumTeam {
   /// \tparam kWhole  all rows exist and use the whole strip
   template <bool kWhole>
   MHLA_DEVICE void store_factors(std::int32_t row, std::int32_t begin) const {
-    // The fence keeps the ends of rows from being computed early, since sums need the registers.
-    std::uint32_t fenced[] = {thread % 32};
+    // The fence keeps the matrix and the ends of rows from being computed early, since sums need
+    // the registers.
+    std::uint32_t fenced[] = {thread % 32, static_cast<std::uint32_t>(pair)};
     ptx::fence_registers(fenced);
     const std::uint32_t lane = fenced[0];
+    const MixingArray mixing = p.matrix(static_cast<std::int32_t>(fenced[1]));
     const std::int32_t b = begin + static_cast<std::int32_t>(lane % kStrip);
     const std::int32_t lane_row = row + static_cast<std::int32_t>(lane / kStrip);
-    const float* from = p.mixing.row(lane_row) + b;
+    const float* from = mixing.row(lane_row) + b;
     float m[kRowsPerWarp / 2];
     MHLA_CUDA_UNROLL
-    for (int r = 0; r < kRowsPerWarp; r += 2, from += 2 * p.mixing.stride) {
+    for (int r = 0; r < kRowsPerWarp; r += 2, from += 2 * mixing.stride) {
       m[r / 2] = kWhole || b < p.end(lane_row + r) ? ptx::ld_global_nc_f32(from) : 0;
     }
     MHLA_CUDA_UNROLL

@@ -24,6 +24,7 @@ struct MixedSumParameters {
   std::int32_t rows;
   std::int32_t columns;
   std::int32_t width;  ///< C
+  std::int32_t heads;
 };
 
 struct MixedSumsSm80 {
@@ -44,6 +45,7 @@ struct MixedSumsSm80 {
     const auto first = static_cast<std::int32_t>(ptx::ctaid_x() / parts % groups * kRows);
     const std::int64_t pair = ptx::ctaid_x() / (parts * groups);
     if (c >= p.width) return;
+    const MixingArray mixing = p.mixing.of(batch_head(static_cast<std::int32_t>(pair), p.heads));
     const float* const x = p.x + pair * p.columns * p.width + c;
     float sums[kRows] = {};
     MHLA_CUDA_LOOP
@@ -52,7 +54,7 @@ struct MixedSumsSm80 {
       MHLA_CUDA_UNROLL
       for (std::int32_t r = 0; r < kRows; ++r) {
         const std::int32_t i = first + r < p.rows ? first + r : p.rows - 1;
-        sums[r] += ptx::ld_global_nc_f32(p.mixing.row(i) + b) * value;
+        sums[r] += ptx::ld_global_nc_f32(mixing.row(i) + b) * value;
       }
     }
     MHLA_CUDA_UNROLL

@@ -47,10 +47,11 @@ struct MixingLoads {
 
   static constexpr TensorBox factor_box(const Params& p, unsigned char* part) {
     const auto columns = static_cast<std::uint64_t>(p.stage.columns);
+    const auto rows = static_cast<std::uint64_t>(p.stage.rows);
     const auto row = 2 * static_cast<std::uint64_t>(RoundedMixing::stride(p.stage.columns));
     return {part,
-            {columns, static_cast<std::uint64_t>(p.stage.rows), 1, 1, 1},
-            {row, row, row, row},
+            {columns, rows, static_cast<std::uint64_t>(p.stage.matrices), 1, 1},
+            {row, rows * row, rows * row, rows * row},
             {64, 64, 1, 1, 1}};
   }
 
@@ -101,6 +102,8 @@ struct MixingLoads {
                                        const std::int32_t (&tile_strips)[2], std::int32_t strip,
                                        std::uint32_t to, std::uint32_t full) {
     const auto part_bytes = static_cast<std::uint32_t>(Config::factor_bytes(p.items) / kParts);
+    const std::int32_t matrix =
+        p.stage.matrices == 1 ? 0 : item.panel / Config::kPairPanels % p.stage.matrices;
     MHLA_CUDA_UNROLL
     for (std::int32_t t = 0; t < 2; ++t) {
       if (strip >= tile_strips[t]) continue;
@@ -108,7 +111,7 @@ struct MixingLoads {
       for (std::uint32_t part = 0; part < kParts; ++part) {
         const TensorMap& map = p.maps[4 + part];
         const std::uint32_t box = to + part * part_bytes + static_cast<std::uint32_t>(t) * 64 * 128;
-        const BoxOrigin from{{Config::kStrip * strip, 64 * (item.row_tile + t), 0, 0, 0}};
+        const BoxOrigin from{{Config::kStrip * strip, 64 * (item.row_tile + t), matrix, 0, 0}};
         ptx::cp_async_bulk_tensor(box, map, from, full);
       }
     }

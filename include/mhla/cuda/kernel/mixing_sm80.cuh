@@ -46,6 +46,7 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/ptx/wgmma.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
@@ -122,7 +123,8 @@ struct MixingSm80 {
     const std::uint32_t row_tile = index % row_tiles(p);
     const auto row = static_cast<std::int32_t>(row_tile) * Config::kRows;
     const std::int32_t last = p.rows - row < Config::kRows ? p.rows - 1 : row + Config::kRows - 1;
-    return {thread, thread / 32, thread % 32,        column_tile / tiles(p), column_tile % tiles(p),
+    const std::uint32_t pair = column_tile / tiles(p);
+    return {thread, thread / 32, thread % 32,        pair, column_tile % tiles(p),
             row,    p.end(last), ptx::shared_begin()};
   }
 
@@ -138,6 +140,7 @@ struct MixingSm80 {
     using Part = KeySumMixing<D>;
     const std::uint32_t part = (at.column_tile - Config::kColumnTiles) * (kThreads / 32) + at.warp;
     Part{p,
+         p.matrix(static_cast<std::int32_t>(at.pair)),
          at.pair,
          at.row + static_cast<std::int32_t>(part % kKeySumGroups) * Part::kRows,
          static_cast<std::int32_t>(part / kKeySumGroups),
@@ -197,11 +200,15 @@ struct MixingSm80 {
   static MHLA_DEVICE Coefficients load_coefficients(const Params& p, const WorkTile& at,
                                                     std::int32_t strip) {
     Coefficients m;
+    // The fence keeps the address from being computed early, since products need the registers.
+    std::uint32_t fenced[] = {static_cast<std::uint32_t>(at.pair)};
+    ptx::fence_registers(fenced);
+    const MixingArray mixing = p.matrix(static_cast<std::int32_t>(fenced[0]));
     MHLA_CUDA_UNROLL
     for (std::uint32_t index = 0; index < 8; ++index) {
       const std::int32_t i = at.row + static_cast<std::int32_t>(coefficient_row(at, index));
       const std::int32_t b = strip * kStrip + static_cast<std::int32_t>(at.lane % 16 * 2);
-      const float* const from = p.mixing.row(i) + b;
+      const float* const from = mixing.row(i) + b;
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 2; ++j) {
         m.x[index][j] = b + j < p.end(i) ? ptx::ld_global_nc_f32(from + j) : 0;

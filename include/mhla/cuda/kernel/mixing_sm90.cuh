@@ -86,8 +86,9 @@ struct MixingSm90 {
                                 std::int32_t multiprocessors, Params& p, TensorBox (&boxes)[6]) {
     p.stage = stage;
     p.pairs = pairs;
-    p.multiprocessors = multiprocessors;
     p.items = Config::choose(stage, pairs, multiprocessors);
+    // Where a matrix stays in shared memory, thread blocks have one item each if there are several.
+    p.multiprocessors = stage.matrices > 1 && p.items.stays ? p.items.count : multiprocessors;
     boxes[0] = Loads::strip_box(p, stage.in.high);
     boxes[2] = Loads::row_box(p, stage.out.high);
     if (P == Precision::kPair) {
@@ -114,7 +115,7 @@ struct MixingSm90 {
                              if (thread == Config::kProducer)
                                Loads::load(p, share, rings.summaries);
                              if (thread / 32 <= Config::kConsumers) return;
-                             if (p.items.stays) {
+                             if (p.items.stays || p.stage.matrices > 1) {
                                mix_key_sums<typename Config::KeySums>(p, thread);
                              } else {
                                mix_key_sums<typename Config::LongKeySums>(p, thread);
@@ -164,10 +165,13 @@ struct MixingSm90 {
         if (!p.items.stays) ptx::prefetch_tensormap(p.maps[4 + part]);
       }
     }
+    if (!p.items.stays) return;
+    const std::int32_t item = p.items.count - 1 - static_cast<std::int32_t>(ptx::ctaid_x());
+    const MixingArray mixing = p.stage.matrix(item * Config::panels(p.items) / Config::kPairPanels);
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < Config::kept_strips(p); ++strip) {
       strip_at(p, strip, rings, {})
-          .template store_factors<kThreads / 32>(p.stage, thread / 32, thread % 32);
+          .template store_factors<kThreads / 32>(p.stage, mixing, thread / 32, thread % 32);
     }
   }
 

@@ -38,19 +38,20 @@ struct MixingStrip {
   std::uint32_t factor_part;
 
   /// Stores rows warp, warp + kWarps.. of m, with zeros for b that a row does not use.
+  /// \param mixing  the matrix of the pair
   template <int kWarps>
-  MHLA_DEVICE void store_factors(const MixingParameters& p, std::uint32_t warp,
-                                 std::uint32_t lane) const {
+  MHLA_DEVICE void store_factors(const MixingParameters& p, const MixingArray& mixing,
+                                 std::uint32_t warp, std::uint32_t lane) const {
     constexpr int kAhead = 16;  // rows loaded together
     const auto rows = static_cast<std::int32_t>(factor_part / 128);
     const std::int32_t b = Config::kStrip * index + static_cast<std::int32_t>(2 * lane);
     const std::int32_t step = kWarps;
     MHLA_CUDA_LOOP
     for (auto first = static_cast<std::int32_t>(warp); first < rows; first += step * kAhead) {
-      const float* from = p.mixing.row(first) + b;
+      const float* from = mixing.row(first) + b;
       float m[kAhead][2];
       MHLA_CUDA_UNROLL
-      for (std::int32_t r = 0; r < kAhead; ++r, from += step * p.mixing.stride) {
+      for (std::int32_t r = 0; r < kAhead; ++r, from += step * mixing.stride) {
         const std::int32_t row = first + step * r;
         const std::int32_t end = row < rows ? p.end(row) : 0;
         m[r][0] = b < end ? ptx::ld_global_nc_f32(from) : 0;

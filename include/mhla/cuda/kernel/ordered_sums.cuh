@@ -5,8 +5,8 @@
 ///
 ///     y_ib = sum_n x_n,ib     0 where b > i with `lower`, and own_n,i added where b = i
 ///
-/// Eight threads share each number: thread s adds the parts s, s + 8, ... Their sums are added in
-/// pairs.
+/// for every matrix y. Matrix g is that of batch item g / heads and head g % heads. Eight threads
+/// share each number: thread s adds the parts s, s + 8, ... Their sums are added in pairs.
 
 #include <cstdint>
 
@@ -14,19 +14,24 @@
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/tile/token_blocks.cuh"
 
 namespace mhla::cuda {
 
 struct OrderedSumParameters {
-  const float* parts;  ///< [count, rows, columns]
+  const float* parts;  ///< [matrices, count, rows, columns]
   std::int32_t count;
   std::int32_t rows;
   std::int32_t columns;
   bool lower;
-  const float* intra_parts;  ///< [intra_count, rows]
+  const float* intra_parts;  ///< [matrices, intra_count, rows]
   std::int32_t intra_count;
-  float* sums;          ///< [rows, columns]
+  float* sums;          ///< [rows, columns] of the first matrix
   std::int64_t stride;  ///< numbers from one row of sums to the next
+  std::int64_t item_stride = 0;
+  std::int64_t head_stride = 0;
+  Divisor heads{};
+  std::int32_t matrices = 1;
 };
 
 struct OrderedSumsSm80 {
@@ -38,29 +43,42 @@ struct OrderedSumsSm80 {
   static constexpr int kRegisters = 64;
 
   static constexpr unsigned grid(const Params& p, int) {
-    return (static_cast<unsigned>(p.rows) * static_cast<unsigned>(p.columns) - 1) / kNumbers + 1;
+    return static_cast<unsigned>(p.matrices) * blocks_of_matrix(p);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const std::uint32_t thread = ptx::tid_x(), sharer = thread % 32 / 4;
-    const std::uint32_t index = ptx::ctaid_x() * kNumbers + thread / 32 * 4 + thread % 4;
+    const std::uint32_t matrix = ptx::ctaid_x() / blocks_of_matrix(p);
+    const std::uint32_t block = ptx::ctaid_x() - matrix * blocks_of_matrix(p);
+    const std::uint32_t index = block * kNumbers + thread / 32 * 4 + thread % 4;
     const std::int32_t row = static_cast<std::int32_t>(index) / p.columns;
     const std::int32_t column = static_cast<std::int32_t>(index) % p.columns;
     const bool exists = row < p.rows;
     float sum = 0;
     if (exists && !(p.lower && column >= row)) {
-      sum = of_parts(p.parts + index, std::int64_t{p.rows} * p.columns, p.count, sharer);
+      const std::int64_t step = std::int64_t{p.rows} * p.columns;
+      sum = of_parts(p.parts + matrix * (p.count * step) + index, step, p.count, sharer);
     }
     if (exists && p.intra_count > 0 && column == row) {
-      sum += of_parts(p.intra_parts + row, p.rows, p.intra_count, sharer);
+      const std::int64_t of_matrix = std::int64_t{p.intra_count} * p.rows;
+      sum += of_parts(p.intra_parts + matrix * of_matrix + row, p.rows, p.intra_count, sharer);
     }
     MHLA_CUDA_UNROLL
     for (std::uint32_t mask = 4; mask < 32; mask *= 2) sum += ptx::shfl_bfly(sum, mask);
-    if (exists && sharer == 0) ptx::st_global_f32(p.sums + row * p.stride + column, sum);
+    if (!exists || sharer != 0) return;
+    const auto pair = static_cast<std::int32_t>(matrix);
+    const std::int32_t batch = p.heads.quotient(pair), head = pair - batch * p.heads.value();
+    float* const to = p.sums + batch * p.item_stride + head * p.head_stride;
+    ptx::st_global_f32(to + row * p.stride + column, sum);
   }
 
  private:
   static constexpr std::uint32_t kNumbers = kThreads / 8;  // numbers per thread block
+
+  /// Thread blocks per matrix.
+  static MHLA_HOST_DEVICE constexpr unsigned blocks_of_matrix(const Params& p) {
+    return (static_cast<unsigned>(p.rows) * static_cast<unsigned>(p.columns) - 1) / kNumbers + 1;
+  }
 
   static MHLA_DEVICE float of_parts(const float* from, std::int64_t stride, std::int32_t count,
                                     std::uint32_t sharer) {

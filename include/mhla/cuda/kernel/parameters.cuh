@@ -24,6 +24,9 @@ enum class Precision { kSingle, kPair };
 /// Choice of the denominators of outputs (stage/normalizer.hpp).
 enum class Denominator { kNone, kKeySum, kCrossQuery };
 
+/// Mixing matrices of a batch: one, one per head, or one per item and head.
+enum class Matrices { kShared, kPerHead, kPerItemAndHead };
+
 /// Factor of S_b before it is rounded: the greatest power of two 2^-s with 2^s >= W. It loses no
 /// bits, and half stays finite where sums of W products would overflow:
 ///
@@ -65,13 +68,28 @@ struct SummaryArray {
   }
 };
 
-/// The mixing matrix [Mq, Mk], the same for all pairs.
+/// A mixing matrix [Mq, Mk] per pair, or one that pairs share.
 struct MixingArray {
   const float* data;
   std::int64_t stride;      ///< elements from one row to the next
   std::int32_t before = 0;  ///< causal forms: blocks of the sequence before that of row 0
   std::int32_t lead = 0;    ///< columns before the first summary's, which count as 0
+  /// Elements from an item's matrices, and from a head's, to the next; 0 if they share matrices.
+  std::int64_t item_stride = 0;
+  std::int64_t head_stride = 0;
 
+  /// The matrix of a pair.
+  MHLA_HOST_DEVICE constexpr MixingArray of(BatchHead pair) const {
+    MixingArray matrix = *this;
+    matrix.data += pair.batch * item_stride + pair.head * head_stride;
+    return matrix;
+  }
+  /// The matrices from row i and column b on.
+  constexpr MixingArray from(std::int32_t i, std::int32_t b = 0) const {
+    MixingArray part = *this;
+    part.data += i * stride + b;
+    return part;
+  }
   MHLA_HOST_DEVICE constexpr const float* row(std::int32_t i) const { return data + i * stride; }
   /// Column of the block of row i.
   MHLA_HOST_DEVICE constexpr std::int32_t diagonal(std::int32_t i) const { return before + i; }
@@ -141,7 +159,7 @@ struct SummaryParameters {
 /// Mixing matrix in the type of the tensors (for Precision::kPair as high + low), with 0 for
 /// coefficients that a row does not use.
 struct RoundedMixing {
-  unsigned char* high;  ///< [Mq, Mk], or null
+  unsigned char* high;  ///< [matrices, Mq, Mk], or null
   unsigned char* low;
 
   /// Elements from one row of `columns` to the next. Rows are aligned to 16 bytes.
@@ -160,6 +178,15 @@ struct MixingParameters {
   /// Only b before the block of row i are used, as in the causal form.
   bool earlier;
   RoundedMixing rounded{};  ///< of rounded_mixing.cuh, if the kernel reads it
+  Divisor heads{};
+  std::int32_t matrices = 1;  ///< number of matrices: 1, heads or pairs
+
+  /// The matrix of a pair.
+  MHLA_HOST_DEVICE constexpr MixingArray matrix(std::int32_t pair) const {
+    if (matrices == 1) return mixing;
+    const std::int32_t batch = heads.quotient(pair);
+    return mixing.of({batch, pair - batch * heads.value()});
+  }
 
   /// Alignment of a part of a matrix, in columns, and with `earlier` in rows. Its tiles are then
   /// those of the whole matrix, and so are the bits of a row.
@@ -230,7 +257,8 @@ struct DirectParameters {
   FeatureMap key_map;
   Normalization normalization;
   MixingArray mixing;
-  float summary_scale = 1;  ///< of S in shared memory
+  float summary_scale = 1;    ///< of S in shared memory
+  std::int32_t matrices = 1;  ///< number of matrices: 1, heads or pairs
 };
 
 }  // namespace mhla::cuda

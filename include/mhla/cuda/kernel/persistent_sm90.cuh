@@ -86,18 +86,23 @@ constexpr unsigned persistent_grid(std::int32_t items, std::int32_t multiprocess
   return static_cast<unsigned>(items < most ? items : most);
 }
 
+/// Returns item i of all heads.
+MHLA_DEVICE Item item_of(const TokenBlocks& blocks, std::int32_t heads, std::int32_t i) {
+  const std::int32_t of_batch = heads * blocks.blocks();
+  const std::int32_t batch = i / of_batch, in_batch = i % of_batch;
+  const std::int32_t block = in_batch / heads, head = in_batch % heads;
+  return {batch * heads + head, block, {batch, head}, blocks.origin(block)};
+}
+
 /// Calls visit(item) for the items of a thread block.
 template <class Visit>
 MHLA_DEVICE void for_items(const TokenBlocks& blocks, std::int32_t pairs, std::int32_t heads,
                            const Visit& visit) {
   const std::int32_t items = pairs * blocks.blocks();
-  const std::int32_t of_batch = heads * blocks.blocks();
   MHLA_CUDA_LOOP
   for (auto i = static_cast<std::int32_t>(ptx::ctaid_x()); i < items;
        i += static_cast<std::int32_t>(ptx::nctaid_x())) {
-    const std::int32_t batch = i / of_batch, in_batch = i % of_batch;
-    const std::int32_t block = in_batch / heads, head = in_batch % heads;
-    visit(Item{batch * heads + head, block, {batch, head}, blocks.origin(block)});
+    visit(item_of(blocks, heads, i));
   }
 }
 

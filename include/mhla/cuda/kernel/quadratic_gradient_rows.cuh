@@ -66,14 +66,17 @@ struct QuadraticGradientRows {
   MHLA_DEVICE std::uint32_t own_weight(std::int32_t r) const { return at(Config::kOwnWeights, r); }
   MHLA_DEVICE std::uint32_t query_sum(std::int32_t r) const { return at(Config::kQuerySums, r); }
 
-  /// Copies the mixing matrix, one warp per row, and clears the sums of its gradient.
+  /// Copies the matrix of the thread block's pairs, one warp per row, and clears the sums of its
+  /// gradient.
   MHLA_DEVICE void store_mixing(const Params& p) const {
+    const auto pair = static_cast<std::int32_t>(ptx::ctaid_x());
+    const MixingArray matrix = p.matrices == 1 ? p.mixing : p.mixing.of(batch_head(pair, p.heads));
     MHLA_CUDA_LOOP
     for (auto i = static_cast<std::int32_t>(warp); i < Config::kMostBlocks; i += Config::kWarps) {
       const auto b = static_cast<std::int32_t>(lane);
       ptx::st_shared_f32(sum(i, b), 0);
       if (i < p.queries.blocks.blocks() && b < p.keys.blocks.blocks()) {
-        ptx::st_shared_f32(mixing(i, b), ptx::ld_global_nc_f32(p.mixing.row(i) + b));
+        ptx::st_shared_f32(mixing(i, b), ptx::ld_global_nc_f32(matrix.row(i) + b));
       }
     }
   }

@@ -24,7 +24,7 @@
 /// has a single coefficient m. A warp computes dq of 16 queries over all keys, then dk and dv of 16
 /// keys over all queries. Warps exchange nothing, and A and dN V^T are computed twice. Meanwhile
 /// rows of the next pair are prefetched into L2. dm is summed over the thread block's pairs in
-/// order. ordered_sums.cuh adds the thread blocks' parts.
+/// order, which share a matrix. ordered_sums.cuh adds the thread blocks' parts.
 ///
 /// 14 N^2 D flops per pair. Device memory: q, k, v, dO and o once, dq, dk and dv once. Shared
 /// memory: kBytes of QuadraticGradientConfig.
@@ -258,7 +258,10 @@ class QuadraticGradientSm80 {
   static MHLA_DEVICE void write_part(const Params& p, const Shared& at) {
     const std::int32_t rows = p.queries.blocks.blocks(), columns = p.keys.blocks.blocks();
     const std::int32_t tiles = p.queries.rows_of_block() / 8;
-    float* const to = p.parts + std::int64_t{ptx::ctaid_x()} * rows * columns;
+    const auto block = static_cast<std::int32_t>(ptx::ctaid_x());
+    const std::int32_t of_matrix = static_cast<std::int32_t>(ptx::nctaid_x()) / p.matrices;
+    const std::int32_t part = block % p.matrices * of_matrix + block / p.matrices;
+    float* const to = p.parts + std::int64_t{part} * rows * columns;
     MHLA_CUDA_LOOP
     for (auto n = static_cast<std::int32_t>(at.thread); n < rows * columns; n += kThreads) {
       const std::int32_t i = n / columns, b = n % columns;

@@ -60,9 +60,11 @@ struct QuadraticGradientParameters {
   FeatureMap key_map;
   Normalization normalization;
   MixingArray mixing;
-  float* parts;  ///< [parts_of(pairs, multiprocessors), Mq, Mk], or null
+  float* parts;  ///< [matrices, parts per matrix, Mq, Mk], or null
+  /// Number of matrices: 1, heads or pairs. If there are several, thread blocks have one pair each.
+  std::int32_t matrices = 1;
 
-  /// Number of thread blocks, each of which writes a part of the mixing matrix's gradient.
+  /// Number of thread blocks, each of which writes a part of a matrix's gradient.
   static constexpr std::int32_t parts_of(std::int32_t pairs, std::int32_t multiprocessors) {
     return pairs < multiprocessors ? pairs : multiprocessors;
   }

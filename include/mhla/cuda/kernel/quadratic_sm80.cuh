@@ -70,7 +70,7 @@ class QuadraticSm80 {
     const WorkTile at = work_tile(p);
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < Config::kSlots; ++n) copy_item(p, at, n);
-    if (at.mixing_is_here) at.mixing.store(p.mixing, at.warp, Config::kWarps, at.lane);
+    at.mixing.store(p.mixing.of(at.pair), at.warp, Config::kWarps, at.lane);
     const bool any = at.query + at.row() < p.query_blocks.tokens();  // otherwise it only copies
     Sums sums;
     MHLA_CUDA_LOOP
@@ -233,7 +233,7 @@ class QuadraticSm80 {
       if constexpr (CrossQuery) {
         add_own_keys(sums.denominators[r], sums.blocks[r], key_blocks, scores[r]);
       }
-      at.mixing.multiply(p.mixing, at.mixing_is_here, sums.blocks[r], key_blocks, scores[r]);
+      at.mixing.multiply(p.mixing.stride, at.mixing_is_here, sums.blocks[r], key_blocks, scores[r]);
       MHLA_CUDA_UNROLL
       for (int j = 0; j < 2; ++j) {
         MHLA_CUDA_UNROLL
@@ -281,7 +281,7 @@ class QuadraticSm80 {
     ptx::bar_sync();  // s_t of all queries is here
     MHLA_CUDA_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
-      sums.denominators[r] = all.mixed(p.mixing, places[r], at.lane);
+      sums.denominators[r] = all.mixed(p.mixing.of(at.pair), places[r], at.lane);
     }
   }
 

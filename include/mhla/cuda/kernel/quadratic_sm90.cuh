@@ -87,7 +87,7 @@ struct QuadraticSm90 {
                                       std::int64_t{stage.query_blocks.blocks()} *
                                           KeyMixing::pitch(p.parts.blocks() * Config::kKeys));
     p.pairs = pairs;
-    p.multiprocessors = multiprocessors;
+    p.multiprocessors = stage.matrices == 1 ? multiprocessors : pairs * p.strips.blocks();
     const auto find = [&](const TokenBlocks& blocks, const ConstTokenTensor& tensor, int width,
                           TokenBoxes& token_boxes, TensorBox& box) {
       return TokenBoxes::find(blocks, tensor, width, heads, batch, blocks.slots(), token_boxes,
@@ -195,7 +195,7 @@ struct QuadraticSm90 {
     // Tells the compiler that the threads of a warp share the warp's index.
     const auto warp = static_cast<std::int32_t>(ptx::shfl_idx(thread / 32, 0));
     const WorkTile work{thread, thread % 32, 16 * warp};
-    rings.mixing.store(p.stage.mixing, p.stage.query_blocks, p.stage.key_blocks, thread,
+    rings.mixing.store(matrix(p), p.stage.query_blocks, p.stage.key_blocks, thread,
                        Config::kConsumers * 32);
     if constexpr (kCrossQuery) rings.cross.store(p.stage, rings.mixing, thread);
     RingCursor query;
@@ -214,7 +214,8 @@ struct QuadraticSm90 {
         add_keys<true>(p, rings, work, keys, sums);
         if constexpr (kCrossQuery) {
           const bool second = (rings.queries.count == 1 ? query.parity : query.slot) != 0;
-          rings.cross.exchange(p.stage, second, work.row, work.lane, sums.den[0], sums.den[2]);
+          rings.cross.exchange(p.stage, item.head, second, work.row, work.lane, sums.den[0],
+                               sums.den[2]);
         }
         write(p, item, work, sums);
       } else {
@@ -222,6 +223,13 @@ struct QuadraticSm90 {
         if constexpr (kCrossQuery) Cross::sync();
       }
     });
+  }
+
+  /// The matrix of the thread block's items.
+  static MHLA_DEVICE MixingArray matrix(const Params& p) {
+    if (p.stage.matrices == 1) return p.stage.mixing;
+    const auto item = static_cast<std::int32_t>(ptx::ctaid_x());  // its only one
+    return p.stage.mixing.of(item_of(p.strips, p.stage.heads, item).head);
   }
 
   /// Number of slots of keys that the thread block processes.

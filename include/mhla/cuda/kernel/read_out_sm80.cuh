@@ -224,7 +224,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::copy_strip(const Para
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
 MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::store_cross_sums(const Params& p,
                                                                             const WorkTile& at) {
-  const float* const m = p.mixing.row(at.block);
+  const float* const m = p.mixing.of(at.pair).row(at.block);
   const std::int32_t width = p.blocks.slots();
   MHLA_CUDA_LOOP
   for (auto row = static_cast<std::int32_t>(at.thread); row < 16 * at.strips; row += kThreads) {

@@ -280,7 +280,7 @@ struct ReadOutSm90 {
   static MHLA_DEVICE RowPair mixed_scores(const Params& p, const WorkTile& work,
                                           const BoxRows& at) {
     const std::int32_t blocks = p.stage.blocks.blocks(), slots = p.stage.blocks.slots();
-    const float* const weights = p.stage.mixing.row(work.item.block);
+    const float* const weights = p.stage.mixing.of(work.item.head).row(work.item.block);
     const TokenPair tokens = tokens_of(p, work, at);
     const float* scores = p.stage.scores +
                           static_cast<std::int64_t>(work.item.pair) * blocks * slots + at.first +

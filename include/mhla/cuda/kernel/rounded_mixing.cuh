@@ -6,8 +6,8 @@
 ///
 ///     high_ib = T(m_ib),  low_ib = T(m_ib - high_ib);  0 if row i does not use b
 ///
-/// A thread block has a row, a thread two columns at a time. Device memory: m once, 2 or 4 bytes
-/// written per coefficient.
+/// A thread block has a row of a matrix, a thread two columns at a time. Device memory: m once, 2
+/// or 4 bytes written per coefficient.
 
 #include <cstdint>
 
@@ -29,13 +29,17 @@ struct RoundedMixingSm80 {
   static constexpr int kBlocksPerMultiprocessor = 8;
   static constexpr int kRegisters = 40;
 
-  static constexpr unsigned grid(const Params& p, int) { return static_cast<unsigned>(p.rows); }
+  static constexpr unsigned grid(const Params& p, int) {
+    return static_cast<unsigned>(p.matrices) * static_cast<unsigned>(p.rows);
+  }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const auto row = static_cast<std::int32_t>(ptx::ctaid_x());
+    const auto rows = static_cast<std::uint32_t>(p.rows);
+    const auto matrix = static_cast<std::int32_t>(ptx::ctaid_x() / rows);
+    const auto row = static_cast<std::int32_t>(ptx::ctaid_x() % rows);
     const std::int64_t stride = RoundedMixing::stride(p.columns);
     const std::int32_t end = p.end(row);
-    const float* const from = p.mixing.row(row);
+    const float* const from = p.matrix(matrix).row(row);
     ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
     MHLA_CUDA_LOOP
@@ -43,7 +47,7 @@ struct RoundedMixingSm80 {
       const float x = b < end ? ptx::ld_global_nc_f32(from + b) : 0;
       const float y = b + 1 < end ? ptx::ld_global_nc_f32(from + b + 1) : 0;
       const Parts parts = parts_of<T>(x, y);
-      const std::int64_t to = 2 * (row * stride + b);
+      const std::int64_t to = 2 * (ptx::ctaid_x() * stride + b);
       ptx::st_global(p.rounded.high + to, parts.high);
       if constexpr (P == Precision::kPair) ptx::st_global(p.rounded.low + to, parts.low);
     }

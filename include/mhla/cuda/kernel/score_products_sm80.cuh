@@ -3,7 +3,8 @@
 /// \file
 /// Gradient of mixing coefficients by scores, token by token:
 ///
-///     dm_ib = sum over pairs, t in i and j in b of (phi(q_t) . phi(k_j)) (dN_t . v_j + c_t)
+///     dm_ib = sum over the matrix's pairs, t in i and j in b of (phi(q_t) . phi(k_j)) (dN_t . v_j
+///     + c_t)
 ///
 /// for all blocks, or with `own` for b = i and j <= t alone (causal forms). It takes 2 Nq Nk (D +
 /// E) flops per pair. Products of summaries take over if they need fewer.
@@ -33,10 +34,12 @@ struct ScoreProductParameters {
   TokenBlocks query_blocks;
   TokenBlocks key_blocks;
   std::int32_t heads;
-  std::int32_t pairs;
-  std::int32_t chunks;  ///< chunks of pairs
+  std::int32_t pairs;   ///< pairs per matrix
+  std::int32_t chunks;  ///< chunks of these pairs
   bool intra;
-  float* parts;  ///< [chunks row_parts(), Mq, Mk]; with `intra` [.., Mq]
+  float* parts;  ///< [chunks row_parts(), Mq, Mk] of the first matrix; with `intra` [.., Mq]
+  std::int32_t matrices = 1;      ///< matrix g has pairs g, g + matrices, ...
+  std::int64_t matrix_parts = 0;  ///< numbers from a matrix's parts to the next
 
   static constexpr std::int32_t kRows = 64;
   static constexpr std::int32_t kMostBlocks = 32;  ///< blocks of keys
@@ -65,12 +68,13 @@ struct ScoreProductsSm80 {
       resident_blocks(kThreads, kHeldRegisters + 72, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int) {
-    return static_cast<unsigned>(p.chunks) * blocks_of_chunk(p);
+    return static_cast<unsigned>(p.matrices * p.chunks) * blocks_of_chunk(p);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const std::uint32_t warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
-    const auto chunk = static_cast<std::int32_t>(ptx::ctaid_x() / blocks_of_chunk(p));
+    const auto chunks = static_cast<std::int32_t>(ptx::ctaid_x() / blocks_of_chunk(p));
+    const std::int32_t matrix = chunks / p.chunks, chunk = chunks % p.chunks;
     const auto item =
         static_cast<std::int32_t>(ptx::ctaid_x() % blocks_of_chunk(p) * kWarps + warp);
     if (item >= p.items()) return;
@@ -81,17 +85,17 @@ struct ScoreProductsSm80 {
     }
     const auto end = static_cast<std::int32_t>(std::int64_t{chunk + 1} * p.pairs / p.chunks);
     MHLA_CUDA_LOOP
-    for (auto pair = static_cast<std::int32_t>(std::int64_t{chunk} * p.pairs / p.chunks);
-         pair < end; ++pair) {
+    for (auto n = static_cast<std::int32_t>(std::int64_t{chunk} * p.pairs / p.chunks); n < end;
+         ++n) {
       MHLA_CUDA_LOOP
       for (std::int32_t row = part * Params::kRows;
            row < (part + 1) * Params::kRows && row < p.query_blocks.slots(); row += 16) {
-        add_rows(p, pair, query_block, row, sums);
+        add_rows(p, matrix + n * p.matrices, query_block, row, sums);
       }
     }
     if (lane != 0) return;
     float* const to =
-        p.parts +
+        p.parts + matrix * p.matrix_parts +
         ((std::int64_t{chunk} * p.row_parts() + part) * p.query_blocks.blocks() + query_block) *
             p.columns();
     for (std::int32_t b = 0; b < p.columns(); ++b) {

@@ -38,14 +38,14 @@ namespace mhla::cuda {
 struct MixingRows {
   const float* x[2];
 
-  /// Rows of queries first... Each thread computes one row, and others get it by a shuffle. After
-  /// the last query its row repeats. All threads of the warp call together.
-  static MHLA_DEVICE MixingRows of(const DirectParameters& p, std::int32_t first,
+  /// Rows of a pair for queries first... Each thread computes one row, and others get it by a
+  /// shuffle. After the last query its row repeats. All threads of the warp call together.
+  static MHLA_DEVICE MixingRows of(const DirectParameters& p, BatchHead pair, std::int32_t first,
                                    std::uint32_t lane) {
     const std::int32_t query = first + static_cast<std::int32_t>(lane % 16);
     const std::int32_t last = p.query_blocks.tokens() - 1;
     const std::int32_t block = p.query_blocks.block_of(query < last ? query : last);
-    const auto pointer = reinterpret_cast<std::uintptr_t>(p.mixing.row(block));
+    const auto pointer = reinterpret_cast<std::uintptr_t>(p.mixing.of(pair).row(block));
     MixingRows rows;
     MHLA_CUDA_UNROLL
     for (std::uint32_t i = 0; i < 2; ++i) {

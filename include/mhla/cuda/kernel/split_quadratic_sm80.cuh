@@ -87,7 +87,7 @@ class SplitQuadraticSm80 {
     Sums sums{};
     Keys keys = Keys::load(p.stage, at.pair, first_key(at, 0), at.lane);
     const QueryPieces queries = load_queries(p.stage, at);
-    const MixingRows mixing = MixingRows::of(p.stage, at.query, at.lane);
+    const MixingRows mixing = MixingRows::of(p.stage, at.pair, at.query, at.lane);
     keys.load_mixing(p.stage, mixing, first_key(at, 0), at.lane);
     store_queries(p.stage, at, queries);
     ptx::bar_sync();  // phi(Q) is stored

@@ -141,7 +141,7 @@ MHLA_DEVICE auto StreamingMixture<T, D, E, P>::load(const StreamingStepParameter
     }
   }
   if (now.slot >= kRowPairs) return rows;
-  const float m = ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block - 1);
+  const float m = ptx::ld_global_nc_f32(p.matrix(at.head).row(now.block) + now.block - 1);
   const std::int64_t latest = (at.pair * p.blocks.blocks() + now.block - 1) * kMatrixBytes;
   const bool last = now.slot + 1 == p.blocks.slots();
   MHLA_CUDA_UNROLL
@@ -171,7 +171,7 @@ MHLA_DEVICE float StreamingMixture<T, D, E, P>::load_key_sum(const StreamingStep
   if (now.block == 0) return 0;
   const std::int64_t latest = at.pair * p.blocks.blocks() + now.block - 1;
   return ptx::ld_global_f32(key_sum(p, at, now.block) + d) +
-         ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block - 1) *
+         ptx::ld_global_nc_f32(p.matrix(at.head).row(now.block) + now.block - 1) *
              ptx::ld_global_f32(p.state.summaries.key_sum + latest * D + d);
 }
 
@@ -228,7 +228,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
         x[j] = {};
         if (b + j * kTeams >= count) continue;
         x[j] = load(p.state.summaries, all + (b + j * kTeams) * kMatrixBytes + offset);
-        m[j] = ptx::ld_global_nc_f32(p.mixing.row(block) + b + j * kTeams);
+        m[j] = ptx::ld_global_nc_f32(p.matrix(at.head).row(block) + b + j * kTeams);
       }
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kTogether; ++j) {
@@ -253,7 +253,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix(const StreamingStepParameters
     }
     Piece x = rounded_piece(sums);
     if (static_cast<std::int32_t>(piece / kPieces / 2 / Place::kGroups) < turns) {
-      const float m = ptx::ld_global_nc_f32(p.mixing.row(block) + count);
+      const float m = ptx::ld_global_nc_f32(p.matrix(at.head).row(block) + count);
       x = with_latest(x, m, load(p.state.summaries, all + count * kMatrixBytes + offset));
     }
     store(p.state.mixture, mixture(at, block) + offset, x);
@@ -273,7 +273,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P>::mix_key_sums(const StreamingStepP
     float sum = 0;
     MHLA_CUDA_LOOP
     for (std::int32_t b = team; number < numbers.end && b < block - 1; b += kTeams) {
-      sum += ptx::ld_global_nc_f32(p.mixing.row(block) + b) *
+      sum += ptx::ld_global_nc_f32(p.matrix(at.head).row(block) + b) *
              ptx::ld_global_f32(z + static_cast<std::int64_t>(b) * D + number);
     }
     ptx::bar_sync();

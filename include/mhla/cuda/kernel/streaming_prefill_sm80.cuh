@@ -49,7 +49,7 @@ class StreamingPrefillSm80 {
     const auto part = static_cast<std::int32_t>(ptx::ctaid_x() % Mixture::kParts);
     const BatchHead pair =
         batch_head(static_cast<std::int32_t>(item / Place::kSlices), stream.heads);
-    const Place at = Place::of(std::int64_t{stream.first + pair.batch} * stream.heads + pair.head,
+    const Place at = Place::of(stream.first + pair.batch, stream.heads, pair.head,
                                static_cast<std::int32_t>(item % Place::kSlices));
     const std::int32_t slots = stream.blocks.slots();
     const std::int32_t block = p.tokens / slots;

@@ -30,14 +30,17 @@ struct StreamingSlice {
   static constexpr std::int64_t kMatrixBytes = std::int64_t{2} * D * E;
 
   std::int64_t pair;  ///< pair of the state
+  std::int32_t head;
   std::int32_t slice;
   std::uint32_t thread;
   std::uint32_t piece;
   std::uint32_t group;  ///< kGroups for excess threads
 
-  static MHLA_DEVICE StreamingSlice of(std::int64_t pair, std::int32_t slice) {
+  /// \param sequence  sequence of the state
+  static MHLA_DEVICE StreamingSlice of(std::int64_t sequence, std::int32_t heads, std::int32_t head,
+                                       std::int32_t slice) {
     const std::uint32_t thread = ptx::tid_x();
-    return {pair, slice, thread, thread % kPieces, thread / kPieces};
+    return {sequence * heads + head, head, slice, thread, thread % kPieces, thread / kPieces};
   }
 
   MHLA_DEVICE std::uint32_t row_pair(int r) const { return group + r * kGroups; }

@@ -109,6 +109,11 @@ struct StreamingStepParameters {
   std::int32_t sequences;           ///< number of sequences of the state
   const std::int32_t* sequence_of;  ///< sequence of each item [B]; null means first + b
   std::int32_t first = 0;
+
+  /// The matrix of a head.
+  MHLA_HOST_DEVICE constexpr MixingArray matrix(std::int32_t head) const {
+    return mixing.of({0, head});
+  }
 };
 
 /// Parameters of streaming_prefill_*.cuh: many tokens of sequences whose summaries are stored.

@@ -99,7 +99,7 @@ class StreamingStepSm80 {
                                       ? p.first + pair.batch
                                       : ptx::ld_global_nc_s32(p.sequence_of + pair.batch);
     const Place at =
-        Place::of(sequence * p.heads + pair.head, static_cast<std::int32_t>(item % kSlices));
+        Place::of(sequence, p.heads, pair.head, static_cast<std::int32_t>(item % kSlices));
     const bool exists = sequence >= 0 && sequence < p.sequences;
     const StreamPosition now = exists ? position(p, at) : StreamPosition{p.blocks.blocks(), 0};
     if (now.block == p.blocks.blocks()) {
@@ -117,7 +117,7 @@ class StreamingStepSm80 {
       const std::uint32_t d = n * kThreads + at.thread;
       z[n] = normalized && d < D ? Mixture::load_key_sum(p, at, now, d) : 0;
     }
-    const float m = ptx::ld_global_nc_f32(p.mixing.row(now.block) + now.block);
+    const float m = ptx::ld_global_nc_f32(p.matrix(at.head).row(now.block) + now.block);
     ptx::bar_sync();  // phi(q) is stored, and all have read the position
 
     float sums[8] = {};

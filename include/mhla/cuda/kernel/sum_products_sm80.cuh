@@ -3,7 +3,7 @@
 /// \file
 /// Gradient of mixing coefficients by rows of floats, for denominators:
 ///
-///     dm_ib = sum over pairs of x_i . y_b     [C], both float
+///     dm_ib = sum over the matrix's pairs of x_i . y_b     [C], both float
 ///
 /// A thread has 4 x 4 coefficients, over the pairs of a chunk. ordered_sums.cuh adds the parts in
 /// order. Shared memory: none.
@@ -21,10 +21,12 @@ struct SumProductParameters {
   const float* y;  ///< [pairs, columns, C]
   std::int32_t rows;
   std::int32_t columns;
-  std::int32_t width;  ///< C
-  std::int32_t pairs;
-  std::int32_t chunks;  ///< chunks of pairs
-  float* parts;         ///< [chunks, rows, columns]
+  std::int32_t width;             ///< C
+  std::int32_t pairs;             ///< pairs per matrix
+  std::int32_t chunks;            ///< chunks of these pairs
+  float* parts;                   ///< [chunks, rows, columns] of the first matrix
+  std::int32_t matrices = 1;      ///< matrix g has pairs g, g + matrices, ...
+  std::int64_t matrix_parts = 0;  ///< numbers from a matrix's parts to the next
 };
 
 struct SumProductsSm80 {
@@ -41,24 +43,25 @@ struct SumProductsSm80 {
     return ((p.rows - 1) / kTile + 1) * ((p.columns - 1) / kTile + 1);
   }
   static constexpr unsigned grid(const Params& p, int) {
-    return static_cast<unsigned>(p.chunks) * static_cast<unsigned>(tiles(p));
+    return static_cast<unsigned>(p.matrices * p.chunks) * static_cast<unsigned>(tiles(p));
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const auto index = static_cast<std::int32_t>(ptx::ctaid_x());
     const auto thread = static_cast<std::int32_t>(ptx::tid_x());
-    const std::int32_t chunk = index / tiles(p), tile = index % tiles(p);
+    const std::int32_t tile = index % tiles(p), chunks = index / tiles(p);
+    const std::int32_t matrix = chunks / p.chunks, chunk = chunks % p.chunks;
     const std::int32_t across = (p.columns - 1) / kTile + 1;
     const std::int32_t row = tile / across * kTile + thread / 8 * 4;
     const std::int32_t column = tile % across * kTile + thread % 8 * 4;
     if (row >= p.rows || column >= p.columns) return;
     float sums[4][4] = {};
     MHLA_CUDA_LOOP
-    for (std::int64_t pair = std::int64_t{chunk} * p.pairs / p.chunks;
-         pair < std::int64_t{chunk + 1} * p.pairs / p.chunks; ++pair) {
-      add_pair(p, pair, row, column, sums);
+    for (std::int64_t n = std::int64_t{chunk} * p.pairs / p.chunks;
+         n < std::int64_t{chunk + 1} * p.pairs / p.chunks; ++n) {
+      add_pair(p, matrix + n * p.matrices, row, column, sums);
     }
-    float* const to = p.parts + std::int64_t{chunk} * p.rows * p.columns;
+    float* const to = p.parts + matrix * p.matrix_parts + std::int64_t{chunk} * p.rows * p.columns;
     MHLA_CUDA_UNROLL
     for (std::int32_t i = 0; i < 4; ++i) {
       MHLA_CUDA_UNROLL

@@ -3,7 +3,8 @@
 /// \file
 /// Gradient of mixing coefficients by summaries:
 ///
-///     dm_ib = sum over pairs of <dS~_i, S_b>     both have K = D E numbers, rounded to T
+///     dm_ib = sum over the matrix's pairs of <dS~_i, S_b>     both have K = D E numbers, rounded
+///     to T
 ///
 /// The K numbers of a pair are split into slabs of about 1024. A warp multiplies 16 rows i with 64
 /// columns b, over a slice of each slab of a chunk. Four warps have 64 rows, or fewer rows and more
@@ -25,11 +26,13 @@ struct SummaryProductParameters {
   const unsigned char* columns_data;  ///< S [pairs, columns, K]
   std::int32_t rows;                  ///< Mq
   std::int32_t columns;               ///< Mk
-  std::int32_t slabs;                 ///< slabs of all pairs
-  std::int32_t chunks;                ///< chunks of slabs
+  std::int32_t slabs;                 ///< slabs of the pairs of a matrix
+  std::int32_t chunks;                ///< chunks of these slabs
   bool lower;                         ///< only b < i is needed
   float factor;                       ///< multiplies the sums
-  float* parts;                       ///< [chunks slices(), rows, columns]
+  float* parts;                       ///< [chunks slices(), rows, columns] of the first matrix
+  std::int32_t matrices = 1;          ///< matrix g has pairs g, g + matrices, ...
+  std::int64_t matrix_parts = 0;      ///< numbers from a matrix's parts to the next
 
   static constexpr std::int32_t kTile = 64;
 
@@ -54,12 +57,13 @@ struct SummaryProductsSm80 {
   static constexpr int kRegisters = 128;
 
   static constexpr unsigned grid(const Params& p, int) {
-    return static_cast<unsigned>(p.chunks) * static_cast<unsigned>(p.tiles());
+    return static_cast<unsigned>(p.matrices * p.chunks) * static_cast<unsigned>(p.tiles());
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const auto index = static_cast<std::int32_t>(ptx::ctaid_x());
-    const std::int32_t chunk = index / p.tiles(), tile = index % p.tiles();
+    const std::int32_t tile = index % p.tiles(), chunks = index / p.tiles();
+    const std::int32_t matrix = chunks / p.chunks, chunk = chunks % p.chunks;
     const std::int32_t slices = p.slices(), row_warps = 4 / slices;
     const auto warp = static_cast<std::int32_t>(ptx::tid_x() / 32);
     const std::int32_t column = tile % p.column_tiles() * Params::kTile;
@@ -73,10 +77,10 @@ struct SummaryProductsSm80 {
          slab < std::int64_t{chunk + 1} * p.slabs / p.chunks; ++slab) {
       const auto first = static_cast<std::int32_t>(slab % kSlabs) * kSteps + slice * step;
       const auto last = static_cast<std::int32_t>(slab % kSlabs + 1) * kSteps;
-      add_steps(p, slab / kSlabs, row, column, first, first + step < last ? first + step : last,
-                sums);
+      add_steps(p, matrix + slab / kSlabs * p.matrices, row, column, first,
+                first + step < last ? first + step : last, sums);
     }
-    write(p, chunk * slices + slice, row, column, sums);
+    write(p, matrix, chunk * slices + slice, row, column, sums);
   }
 
   /// Slabs per pair.
@@ -123,10 +127,10 @@ struct SummaryProductsSm80 {
     }
   }
 
-  static MHLA_DEVICE void write(const Params& p, std::int32_t part, std::int32_t row,
-                                std::int32_t column, const float (&sums)[8][4]) {
+  static MHLA_DEVICE void write(const Params& p, std::int32_t matrix, std::int32_t part,
+                                std::int32_t row, std::int32_t column, const float (&sums)[8][4]) {
     const auto lane = static_cast<std::int32_t>(ptx::tid_x() % 32);
-    float* const to = p.parts + std::int64_t{part} * p.rows * p.columns;
+    float* const to = p.parts + matrix * p.matrix_parts + std::int64_t{part} * p.rows * p.columns;
     MHLA_CUDA_UNROLL
     for (int n = 0; n < 8; ++n) {
       MHLA_CUDA_UNROLL

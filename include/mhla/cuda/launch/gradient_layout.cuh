@@ -8,7 +8,7 @@
 ///
 ///     dphi(Q) = F(dN, V, phi(K); m)       dphi(K) = F(V, dN, phi(Q); m^T)
 ///     dV      = F(phi(K), phi(Q), dN; m^T)
-///     dm_ib   = sum over pairs of <dS~_i, S_b>, or the same of scores where tokens are few
+///     dm_ib   = sum over the matrix's pairs of <dS~_i, S_b>, or of scores where tokens are few
 ///
 /// so that each product runs in the form that is planned for it. A causal form mixes by the
 /// strictly lower triangle, and further kernels add the token's own block. For few tokens one
@@ -66,6 +66,8 @@ struct GradientLayout {
 
   const Problem& forward() const { return problem.forward; }
   std::int32_t pairs() const { return forward().pairs(); }
+  std::int32_t matrices() const { return forward().matrices(); }
+  std::int32_t pairs_of_matrix() const { return matrices() > 0 ? pairs() / matrices() : 0; }
   std::int32_t mq() const { return forward().query_blocks.blocks(); }
   std::int32_t mk() const { return forward().key_blocks.blocks(); }
   bool key_sums() const { return forward().op.denominator == Denominator::kKeySum; }
@@ -100,8 +102,8 @@ struct GradientLayout {
                               problem.dv, true);
   }
   /// Coefficients by which blocks of queries read blocks of keys.
-  MixingArray mixed() const { return kCausal ? MixingArray{arrays.strict, mk()} : mixing; }
-  MixingArray transposed() const { return {arrays.transposed, mq()}; }
+  MixingArray mixed() const { return kCausal ? copies(arrays.strict, mk()) : mixing; }
+  MixingArray transposed() const { return copies(arrays.transposed, mq()); }
 
   /// Parameters of the kernel of plan.quadratic.
   QuadraticGradientParameters quadratic() const {
@@ -117,12 +119,13 @@ struct GradientLayout {
             .keys = {forward().key_blocks},
             .heads = forward().heads,
             .pairs = pairs(),
-            .multiprocessors = device.multiprocessors,
+            .multiprocessors = thread_blocks(),
             .query_map = forward().op.query_map,
             .key_map = forward().op.key_map,
             .normalization = forward().normalization(),
             .mixing = mixing,
-            .parts = arrays.mixing_parts};
+            .parts = arrays.mixing_parts,
+            .matrices = matrices()};
   }
 
   // ---- parts of sums ----
@@ -132,12 +135,13 @@ struct GradientLayout {
                                .columns_data = nullptr,
                                .rows = mq(),
                                .columns = mk(),
-                               .slabs = pairs() * kSlabs,
+                               .slabs = pairs_of_matrix() * kSlabs,
                                .chunks = 1,
                                .lower = kCausal,
                                .factor = 1,
-                               .parts = arrays.mixing_parts};
-    p.chunks = detail::chunks_of(p.slabs, p.tiles());
+                               .parts = arrays.mixing_parts,
+                               .matrices = matrices()};
+    p.chunks = detail::chunks_of(p.slabs, p.tiles() * matrices());
     return p;
   }
   SumProductParameters sum_products() const {
@@ -146,10 +150,11 @@ struct GradientLayout {
                            .rows = mq(),
                            .columns = mk(),
                            .width = key_sums() ? D : forward().query_blocks.slots(),
-                           .pairs = pairs(),
+                           .pairs = pairs_of_matrix(),
                            .chunks = 1,
-                           .parts = arrays.mixing_parts};
-    p.chunks = detail::chunks_of(pairs(), SumProductsSm80::tiles(p));
+                           .parts = arrays.mixing_parts,
+                           .matrices = matrices()};
+    p.chunks = detail::chunks_of(p.pairs, std::int64_t{SumProductsSm80::tiles(p)} * matrices());
     return p;
   }
   ScoreProductParameters score_products(bool intra) const {
@@ -161,11 +166,12 @@ struct GradientLayout {
                              .query_blocks = forward().query_blocks,
                              .key_blocks = forward().key_blocks,
                              .heads = forward().heads,
-                             .pairs = pairs(),
+                             .pairs = pairs_of_matrix(),
                              .chunks = 1,
                              .intra = intra,
-                             .parts = intra ? arrays.intra_parts : arrays.mixing_parts};
-    p.chunks = detail::chunks_of(pairs(), (p.items() - 1) / 8 + 1);
+                             .parts = intra ? arrays.intra_parts : arrays.mixing_parts,
+                             .matrices = matrices()};
+    p.chunks = detail::chunks_of(p.pairs, ((p.items() - 1) / 8 + std::int64_t{1}) * matrices());
     return p;
   }
   ScoreProductParameters intra_products() const { return score_products(true); }
@@ -184,20 +190,42 @@ struct GradientLayout {
   /// Returns true if denominators add parts to the mixing matrix's gradient. Parts of scores
   /// already include key sums.
   bool adds_sums() const { return cross() || (key_sums() && !plan.scores); }
+  /// Number of parts of a matrix's gradient.
   std::int32_t mixing_parts() const {
     if (plan.quadratic) {
-      return QuadraticGradientParameters::parts_of(pairs(), device.multiprocessors);
+      return QuadraticGradientParameters::parts_of(pairs_of_matrix(), thread_blocks());
     }
     return product_parts() + (adds_sums() ? sum_products().chunks : 0);
+  }
+  /// Numbers of all parts of a matrix's gradient.
+  std::int64_t matrix_parts() const { return std::int64_t{mixing_parts()} * mq() * mk(); }
+  /// Number of parts that a causal form's own blocks add to a matrix's gradient.
+  std::int32_t intra_parts() const {
+    const ScoreProductParameters p = intra_products();
+    return p.chunks * p.row_parts();
   }
   std::int32_t items() const { return pairs() * mq(); }
   std::int32_t gain_chunks() const { return detail::chunks_of(items(), 2); }
 
  private:
+  /// Copies of all matrices, with rows of `columns` numbers.
+  MixingArray copies(const float* data, std::int32_t columns) const {
+    MixingArray array{data, columns};
+    const std::int64_t size = std::int64_t{mq()} * mk();
+    if (forward().op.matrices != Matrices::kShared) array.head_stride = size;
+    if (forward().op.matrices == Matrices::kPerItemAndHead) {
+      array.item_stride = forward().heads * size;
+    }
+    return array;
+  }
+
+  /// Most thread blocks of quadratic_gradient_sm80.cuh.
+  std::int32_t thread_blocks() const { return matrices() > 1 ? pairs() : device.multiprocessors; }
+
   void place_quadratic() {
     const std::int64_t nq = forward().query_blocks.tokens();
     arrays.out = place_.tensor(problem.computes_outputs(), forward(), nq, E);
-    arrays.mixing_parts = place_.floats(wants_mixing(), std::int64_t{mixing_parts()} * mq() * mk());
+    arrays.mixing_parts = place_.floats(wants_mixing(), matrices() * matrix_parts());
   }
 
   void place_arrays() {
@@ -212,8 +240,8 @@ struct GradientLayout {
       arrays.dquery_features[h] = place_.tensor(problem.wants.q, forward(), nq, D);
       arrays.dkey_features[h] = place_.tensor(problem.wants.k, forward(), nk, D);
     }
-    arrays.strict = place_.floats(kCausal, std::int64_t{mq()} * mk());
-    arrays.transposed = place_.floats(true, std::int64_t{mq()} * mk());
+    arrays.strict = place_.floats(kCausal, std::int64_t{matrices()} * mq() * mk());
+    arrays.transposed = place_.floats(true, std::int64_t{matrices()} * mq() * mk());
     arrays.key_sums = place_.floats(denominators, p * mk() * D);
     arrays.mixed_key_sums = place_.floats(key_sums(), p * mq() * D);
     arrays.intra_sums = place_.floats(key_sums() && kCausal, p * mq() * wq);
@@ -226,10 +254,9 @@ struct GradientLayout {
     arrays.inverse_norms = place_.floats(forward().norm.normed, p * mq() * wq);
     const bool gain = problem.wants.gain;
     arrays.gain_parts = place_.floats(gain, std::int64_t{gain_chunks()} * E);
-    arrays.mixing_parts = place_.floats(wants_mixing(), std::int64_t{mixing_parts()} * mq() * mk());
+    arrays.mixing_parts = place_.floats(wants_mixing(), matrices() * matrix_parts());
     arrays.intra_parts =
-        place_.floats(wants_mixing() && kCausal,
-                      std::int64_t{intra_products().chunks} * intra_products().row_parts() * mq());
+        place_.floats(wants_mixing() && kCausal, std::int64_t{matrices()} * intra_parts() * mq());
   }
 
   /// Plans the products, and the forward whose outputs gradients need.

@@ -12,10 +12,13 @@
 
 namespace mhla::cuda {
 
-/// Destination of the mixing matrix's gradient.
+/// Destination of the gradients of mixing matrices.
 struct MixingGradient {
-  float* data;          ///< [Mq, Mk], or null
+  float* data;          ///< [Mq, Mk] of the first, or null
   std::int64_t stride;  ///< elements from one row to the next
+  /// Elements from an item's gradients, and from a head's, to the next.
+  std::int64_t item_stride;
+  std::int64_t head_stride;
 };
 
 /// Gradients that a call wants, and whether it has the forward's outputs.
@@ -73,7 +76,8 @@ constexpr Problem product_of(const Problem& forward, ConstTokenTensor a, ConstTo
           .op = {.query_map = FeatureMap::identity(),
                  .key_map = FeatureMap::identity(),
                  .denominator = Denominator::kNone,
-                 .summaries = forward.op.summaries},
+                 .summaries = forward.op.summaries,
+                 .matrices = forward.op.matrices},
           .causal = false};
 }
 

@@ -56,7 +56,9 @@ class GradientRun {
       return;
     }
     stream.template run<TransposedMixingSm80>(
-        {l_.mixing, l_.mq(), l_.mk(), kCausal, l_.arrays.strict, l_.arrays.transposed}, l_.pairs());
+        {l_.mixing, l_.mq(), l_.mk(), kCausal, l_.arrays.strict, l_.arrays.transposed,
+         l_.forward().heads, l_.matrices()},
+        l_.pairs());
     compute_outputs(stream);
     make_features(stream);
     make_denominators(stream);
@@ -140,7 +142,8 @@ class GradientRun {
   template <class Stream>
   void mix(const float* x, float* y, const MixingArray& mixing, std::int32_t rows,
            std::int32_t columns, std::int32_t width, const Stream& stream) const {
-    stream.template run<MixedSumsSm80>({x, y, mixing, rows, columns, width}, l_.pairs());
+    stream.template run<MixedSumsSm80>({x, y, mixing, rows, columns, width, l_.forward().heads},
+                                       l_.pairs());
   }
 
   template <class Stream>

@@ -12,7 +12,7 @@ namespace mhla::cuda {
 struct GradientArrays {
   TokenTensor out, query_features, key_features, dn;
   TokenTensor dquery_features[2], dkey_features[2];
-  float *strict, *transposed;            // mixing matrices
+  float *strict, *transposed;            // all mixing matrices
   float *key_sums, *mixed_key_sums;      // z, z~
   float *intra_sums;                     // of denominators
   float *scores, *mixed_scores;          // of the cross-query denominator

@@ -4,6 +4,7 @@
 /// Kernels of the mixing matrix's gradient. They multiply summaries or scores, and the
 /// denominators' sums, in parts. A last kernel adds the parts in order.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
@@ -50,6 +51,7 @@ class MixingGradientRun {
     const SummaryArray rows = arrays_of(l_.key_product(h), l_.second).summaries;
     SummaryProductParameters p = l_.summary_products();
     p.factor = inverse_power(rows.scale) * inverse_power(columns.scale);
+    p.matrix_parts = l_.matrix_parts();
     const std::int64_t step = std::int64_t{p.chunks} * p.slices() * l_.mq() * l_.mk();
     p.parts += h * l_.half_parts() * (std::int64_t{l_.mq()} * l_.mk());
     const auto multiply = [&](const unsigned char* x, const unsigned char* y) {
@@ -67,34 +69,41 @@ class MixingGradientRun {
 
   template <class Stream>
   void sum(const Stream& stream) const {
-    if (l_.plan.scores)
-      stream.template run<ScoreProductsSm80<T, D, E>>(l_.score_products(false), l_.pairs());
-    if constexpr (kCausal)
-      stream.template run<ScoreProductsSm80<T, D, E>>(l_.intra_products(), l_.pairs());
+    const auto multiply = [&](ScoreProductParameters p, std::int64_t matrix_parts) {
+      p.matrix_parts = matrix_parts;
+      stream.template run<ScoreProductsSm80<T, D, E>>(p, l_.pairs());
+    };
+    if (l_.plan.scores) multiply(l_.score_products(false), l_.matrix_parts());
+    if constexpr (kCausal) {
+      multiply(l_.intra_products(), std::int64_t{l_.intra_parts()} * l_.mq());
+    }
     if (l_.adds_sums()) {
       SumProductParameters p = l_.sum_products();
       p.parts += l_.product_parts() * (std::int64_t{l_.mq()} * l_.mk());
+      p.matrix_parts = l_.matrix_parts();
       stream.template run<SumProductsSm80>(p, l_.pairs());
     }
     add_parts(stream);
   }
 
-  /// Adds all parts in order. Without heads there are no parts, and the gradient is 0.
+  /// Adds all parts in order. Without heads there are no parts, and gradients are 0.
   template <class Stream>
   void add_parts(const Stream& stream) const {
     const bool any = l_.pairs() > 0;
-    const ScoreProductParameters intra = l_.intra_products();
-    stream.template run<OrderedSumsSm80>(
-        {.parts = l_.arrays.mixing_parts,
-         .count = any ? l_.mixing_parts() : 0,
-         .rows = l_.mq(),
-         .columns = l_.mk(),
-         .lower = kCausal,
-         .intra_parts = l_.arrays.intra_parts,
-         .intra_count = any && kCausal ? intra.chunks * intra.row_parts() : 0,
-         .sums = l_.problem.dmixing.data,
-         .stride = l_.problem.dmixing.stride},
-        l_.pairs());
+    stream.template run<OrderedSumsSm80>({.parts = l_.arrays.mixing_parts,
+                                          .count = any ? l_.mixing_parts() : 0,
+                                          .rows = l_.mq(),
+                                          .columns = l_.mk(),
+                                          .lower = kCausal,
+                                          .intra_parts = l_.arrays.intra_parts,
+                                          .intra_count = any && kCausal ? l_.intra_parts() : 0,
+                                          .sums = l_.problem.dmixing.data,
+                                          .stride = l_.problem.dmixing.stride,
+                                          .item_stride = l_.problem.dmixing.item_stride,
+                                          .head_stride = l_.problem.dmixing.head_stride,
+                                          .heads = Divisor(std::max(l_.forward().heads, 1)),
+                                          .matrices = l_.matrices()},
+                                         l_.pairs());
   }
 
  private:

@@ -62,7 +62,7 @@ struct PrefillParts {
   constexpr StageScratch scratch(const Device& device) const {
     const std::int32_t rows = rows_ahead(causal, block) + causal.query_blocks.blocks();
     const std::int32_t columns = block + causal.key_blocks.blocks();
-    return {0, rows, rounded_coefficients<D, E>(rows, columns, causal.op.summaries, device)};
+    return {0, rows, rounded_coefficients<D, E>(rows, columns, causal, device)};
   }
 };
 
@@ -107,7 +107,8 @@ void run_causal_prefill(const Plan& plan, const PrefillParts& parts,
   arrays.mixtures.scale = arrays.summaries.scale;
   WorkspaceArrays part_arrays = arrays;
   part_arrays.summaries = arrays.summaries.template from<D, E>(parts.block);
-  const MixingArray mixing{tokens.mixing.row(parts.block), tokens.mixing.stride, parts.block};
+  MixingArray mixing = tokens.mixing.from(parts.block);
+  mixing.before = parts.block;
   run_summaries<T, D, E, P>(plan, summary_stage(problem, part_arrays), problem.pairs(), device,
                             stream);
   run_outputs<T, D, E, P, true>(plan, parts.mixed(), mixing, arrays, device, stream, Start::kEarly);

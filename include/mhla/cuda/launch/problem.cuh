@@ -21,7 +21,8 @@ struct Operator {
   float eps = 0;    ///< added to the denominator
   float scale = 1;  ///< multiplies phi(q), in numerator and denominator
   Precision summaries = Precision::kSingle;
-  float norm_eps = 1e-6f;  ///< epsilon of the outputs' norm, if there is a gain
+  float norm_eps = 1e-6f;                 ///< epsilon of the outputs' norm, if there is a gain
+  Matrices matrices = Matrices::kShared;  ///< mixing matrices of a batch
 
   bool operator==(const Operator&) const = default;
 };
@@ -49,6 +50,12 @@ struct Problem {
   /// Returns true if some tokens may not take part (staging.cuh).
   constexpr bool selects() const { return !queries.all() || !keys.all(); }
   constexpr std::int32_t pairs() const { return batch * heads; }
+  /// Number of mixing matrices. Matrix g is that of pairs g, g + matrices(), ...
+  constexpr std::int32_t matrices() const {
+    return op.matrices == Matrices::kShared    ? 1
+           : op.matrices == Matrices::kPerHead ? heads
+                                               : pairs();
+  }
   constexpr Normalization normalization() const { return {op.denominator, op.scale, op.eps}; }
 };
 

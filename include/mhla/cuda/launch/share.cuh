@@ -98,7 +98,7 @@ StageScratch scratch_of(const Problem& problem, const Share& share, const Device
   const std::int32_t rows = rows_ahead(problem, first) + problem.query_blocks.blocks();
   const auto columns = static_cast<std::int32_t>(share.columns.end) - first_column(share);
   return {static_cast<std::int32_t>(share.key_blocks.back()), rows,
-          rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
+          rounded_coefficients<D, E>(rows, columns, problem, device)};
 }
 
 /// Mixing stage of a rank's queries, over the columns that they read, from a whole tile on.

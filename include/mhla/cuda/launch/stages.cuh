@@ -29,7 +29,8 @@ constexpr DirectParameters direct_stage(const Problem& problem, MixingArray mixi
           .key_map = problem.op.key_map,
           .normalization = problem.normalization(),
           .mixing = mixing,
-          .summary_scale = summary_scale(problem.key_blocks.slots())};
+          .summary_scale = summary_scale(problem.key_blocks.slots()),
+          .matrices = problem.matrices()};
 }
 
 constexpr SummaryParameters summary_stage(const Problem& problem, const WorkspaceArrays& arrays) {
@@ -52,14 +53,17 @@ constexpr std::int32_t rows_ahead(const Problem& problem, std::int32_t before) {
 constexpr MixingParameters mixing_stage(const Problem& problem, const WorkspaceArrays& arrays,
                                         MixingArray mixing) {
   const std::int32_t ahead = rows_ahead(problem, mixing.before);
-  MixingParameters stage{
-      .in = arrays.summaries,
-      .out = arrays.mixtures,
-      .mixing = {mixing.row(-ahead), mixing.stride, mixing.before - ahead, mixing.lead},
-      .rows = ahead + problem.query_blocks.blocks(),
-      .columns = problem.key_blocks.blocks(),
-      .earlier = problem.causal,
-      .rounded = arrays.rounded};
+  MixingArray ahead_too = mixing.from(-ahead);
+  ahead_too.before -= ahead;
+  MixingParameters stage{.in = arrays.summaries,
+                         .out = arrays.mixtures,
+                         .mixing = ahead_too,
+                         .rows = ahead + problem.query_blocks.blocks(),
+                         .columns = problem.key_blocks.blocks(),
+                         .earlier = problem.causal,
+                         .rounded = arrays.rounded,
+                         .heads = Divisor(problem.heads),
+                         .matrices = problem.matrices()};
   if (arrays.mixtures.key_sum == nullptr) stage.in.key_sum = nullptr;
   return stage;
 }

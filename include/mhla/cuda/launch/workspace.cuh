@@ -30,20 +30,22 @@ struct StageScratch {
   std::int64_t rounded = 0;  ///< coefficients of a RoundedMixing
 };
 
-/// Number of mixing coefficients that the mixing kernel reads as rounded copies. It is 0 if the
-/// kernel keeps the matrix in shared memory.
+/// Number of coefficients of all matrices [rows, columns] of a problem that the mixing kernel reads
+/// as rounded copies. It is 0 if the kernel keeps a matrix in shared memory.
 template <int D, int E>
 constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t columns,
-                                            Precision precision, const Device& device) {
+                                            const Problem& problem, const Device& device) {
   if constexpr (Widths<D, E>::kWgmma) {
     const auto stays = [&]<Precision P>() {
-      const MixingParameters stage{{}, {}, {}, rows, columns, false};
+      MixingParameters stage{
+          .in = {}, .out = {}, .mixing = {}, .rows = rows, .columns = columns, .earlier = false};
       return MixingSm90Config<D, E, P>::choose(stage, 1, device.multiprocessors).stays;
     };
     if (device.kernels() == Arch::kSm90a &&
-        !(precision == Precision::kPair ? stays.template operator()<Precision::kPair>()
-                                        : stays.template operator()<Precision::kSingle>())) {
-      return rows * RoundedMixing::stride(columns);
+        !(problem.op.summaries == Precision::kPair
+              ? stays.template operator()<Precision::kPair>()
+              : stays.template operator()<Precision::kSingle>())) {
+      return std::int64_t{problem.matrices()} * rows * RoundedMixing::stride(columns);
     }
   }
   return 0;
@@ -53,7 +55,7 @@ constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t colu
 template <int D, int E>
 constexpr StageScratch scratch_of(const Problem& problem, const Device& device) {
   const std::int32_t rows = problem.query_blocks.blocks(), columns = problem.key_blocks.blocks();
-  return {columns, rows, rounded_coefficients<D, E>(rows, columns, problem.op.summaries, device)};
+  return {columns, rows, rounded_coefficients<D, E>(rows, columns, problem, device)};
 }
 
 template <int D, int E>
