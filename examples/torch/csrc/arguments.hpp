@@ -241,15 +241,17 @@ mhla::BatchInputs<T> inputs(const char* function, const Tensor& q, const Tensor&
               offsets(function, "key_offsets", options.key_offsets, "max_keys", options.max_keys)};
 }
 
-/// View of a dense mixing matrix or its gradient.
+/// View of a dense mixing matrix [M,M], of a matrix per head [H,M,M], or of their gradients.
 template <class A>
 mhla::MixingView<A> mixing_view(const char* function, const Tensor& t) {
-  expect_tensor(function, "mixing", t, scalar_type_of<std::remove_const_t<A>>(), 2);
-  const mhla::Pattern all(t.size(0), t.size(1));
+  const Index axes = t.dim();
+  expect_tensor(function, "mixing", t, scalar_type_of<std::remove_const_t<A>>(), axes == 3 ? 3 : 2);
+  const mhla::Pattern all(t.size(axes - 2), t.size(axes - 1));
+  const Index heads = axes == 3 ? t.size(0) : 1;
   if constexpr (std::is_const_v<A>) {
-    return {static_cast<A*>(t.const_data_ptr()), all};
+    return {static_cast<A*>(t.const_data_ptr()), all, heads, all.size()};
   } else {
-    return {static_cast<A*>(t.mutable_data_ptr()), all};
+    return {static_cast<A*>(t.mutable_data_ptr()), all, heads, all.size()};
   }
 }
 

@@ -33,18 +33,19 @@ struct Bidirectional {
   }
   Index key_blocks(Index keys) const { return checked()(keys).blocks(); }
 
-  std::optional<Tensor> mixing;  // [M,M]; larger is allowed for a sequence
+  std::optional<Tensor> mixing;  // [M,M] or [H,M,M]; larger is allowed for a sequence
   BlocksOfLength blocks;
 
  private:
   const BlocksOfLength& checked() const {
     blocks.check(kName);
     const Index m = blocks.grid.empty() ? 0 : blocks(0).blocks();
-    const bool matrix = mixing->dim() == 2;  // otherwise mixing_view refuses it
-    if (m > 0 && matrix && (mixing->size(0) != m || mixing->size(1) != m)) {
+    const Index axes = mixing->dim();
+    const bool matrix = axes == 2 || axes == 3;  // otherwise mixing_view refuses it
+    if (m > 0 && matrix && (mixing->size(axes - 2) != m || mixing->size(axes - 1) != m)) {
       fail<mhla::shape_error>(kName, "mixing",
-                              "has shape [" + std::to_string(mixing->size(0)) + ", " +
-                                  std::to_string(mixing->size(1)) + "]",
+                              "has shape [" + std::to_string(mixing->size(axes - 2)) + ", " +
+                                  std::to_string(mixing->size(axes - 1)) + "]",
                               "[" + std::to_string(m) + ", " + std::to_string(m) + "]");
     }
     return blocks;

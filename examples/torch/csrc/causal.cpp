@@ -30,7 +30,7 @@ struct Causal {
   }
   Index key_blocks(Index keys) const { return blocks(keys).blocks(); }
 
-  std::optional<Tensor> mixing;  // at least [M,M]; only the lower triangle is read
+  std::optional<Tensor> mixing;  // at least [M,M] or [H,M,M]; only the lower triangle is read
   mhla::ContiguousBlocks blocks;
 };
 

@@ -39,8 +39,11 @@ def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=Fa
               normalizer="key_sum", eps=0., scale=1., normalizer_q=None, normalizer_k=None,
               query_mask=None, key_mask=None, query_angles=None, key_angles=None, gain=None,
               gate=None, norm_eps=1e-6):
-    """MHLA of q, k [B,N,H,D], v [B,N,H,E], mixing [M,M]; blocks: of queries [N], of keys [N]."""
-    coefficients = mixing[blocks[0]][:, blocks[1]]  # [N,N]
+    """MHLA of q, k [B,N,H,D], v [B,N,H,E]; blocks: of queries [N], of keys [N].
+
+    mixing: [M,M], [H,M,M] or [B,H,M,M]
+    """
+    coefficients = mixing[..., blocks[0], :][..., blocks[1]]  # [..,N,N]
     if causal:
         coefficients = coefficients.tril()
     if key_mask is not None:
@@ -61,8 +64,9 @@ def attention(q, k, v, mixing, blocks, *, phi=(features("relu"),) * 2, causal=Fa
             same = (slots[:, None] == slots).to(mixing)  # [N,N], 1 for tokens of one slot
             key_blocks = torch.nn.functional.one_hot(blocks[0]).to(mixing)  # [N,M]
             sums = torch.einsum("bhtj,jm->bhtm", weights(nq, nk), key_blocks)  # query by key block
-            picked = mixing[blocks[0]][:, blocks[0]] * same  # m_ib of query s in block b
-            sums = torch.einsum("ts,bhsm,sm->bht", picked, sums, key_blocks)
+            picked = mixing[..., blocks[0], :][..., blocks[0]] * same  # m_ib of query s in block b
+            picked = picked.expand(*sums.shape[:2], -1, -1)
+            sums = torch.einsum("bhts,bhsm,sm->bht", picked, sums, key_blocks)
         else:
             sums = (coefficients * weights(nq, nk)).sum(-1)
         out = out / (sums.transpose(1, 2)[..., None] + eps)

@@ -109,6 +109,24 @@ def test_gradients_equal_the_formula(kind, tokens, name, normed):
         expect_near(ours, exact.double(), 4e-2)
 
 
+@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("tokens", (24, 280))
+@pytest.mark.parametrize("leading", ((2,), (2, 2)))
+def test_heads_may_have_matrices_of_their_own(kind, tokens, leading):
+    q, k, v, mixing = tensors(tokens=(tokens, tokens), heads=2)
+    mixing = torch.rand(*leading, *mixing.shape)
+    dout = torch.randn_like(v)
+    results = []
+    for function in (run, formula):
+        leaves = [t.clone().requires_grad_() for t in (q, k, v, mixing)]
+        out = function(kind, *leaves, eps=0.5)
+        results.append((out, *torch.autograd.grad(out, leaves, dout.to(out))))
+    for ours, exact in zip(*results):
+        expect_near(ours, exact.double(), 4e-2)
+    with pytest.raises(RuntimeError, match="mixing has shape"):
+        run(kind, q, k, v, mixing[..., :1, :, :])
+
+
 @pytest.mark.parametrize("kind", ("bidirectional", "causal"))
 def test_sequences_have_the_bits_that_they_have_alone(kind):
     arguments = tensors(batch=1)

@@ -1,5 +1,7 @@
 """The formula against the definition: its values, its derivatives, and its use by PyTorch."""
 
+import re
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -134,6 +136,27 @@ def test_blocks_equal_the_definition(name):
     options, blocks = BLOCKS[name]
     tokens = 6 if name == "cross_query" else 7
     expect_the_definition("bidirectional", tensors(tokens, blocks=blocks), options)
+
+
+@pytest.mark.parametrize("leading", ((2,), (3, 2)))
+@pytest.mark.parametrize("form, options", (
+    ("bidirectional", {"grid": (2, 3), "block": (2, 2)}), ("bidirectional", {"block": (2,)}),
+    ("bidirectional", {"block": (3,), "normalizer": "cross_query"}), ("causal", {"block": (2,)})))
+def test_heads_may_have_matrices_of_their_own(leading, form, options):
+    q, k, v, _ = tensors(6, batch=3)
+    mixing = positive(*leading, *((2, 2) if "grid" in options else (4, 4)), seed=4)
+    expect_the_definition(form, (q, k, v, mixing), options)
+    leaves = [t.requires_grad_() for t in (q[:, :, :, :1], v[..., :1], mixing)]
+    assert gradcheck(lambda q, v, m: call(form, q, q, v, m, **options), leaves)
+
+
+def test_matrices_are_of_the_heads():
+    q, k, v, _ = tensors(batch=3)
+    for leading, wanted in (((3,), "[2, 4, 4]"), ((2, 2), "[3, 2, 4, 4]")):
+        wrong = positive(*leading, 4, 4)
+        for form in ("bidirectional", "causal"):
+            with pytest.raises(ValueError, match=re.escape(f"expected at least {wanted}")):
+                call(form, q, k, v, wrong)
 
 
 def test_large_ones_equal_the_definition():

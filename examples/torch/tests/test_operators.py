@@ -5,6 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import mhla_torch
+from mhla_torch import kernels
 
 OPERATORS = torch.ops.mhla
 KINDS = ("bidirectional", "causal", "linear", "linear_causal")
@@ -62,6 +63,40 @@ def test_mixes_the_queries_of_a_slot():
     for extra in ({}, more):
         close(call("bidirectional", *tensors(), **options, **extra),
               expected("bidirectional", *tensors(), **options, **extra))
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("save", ("inputs", "summaries"))
+def test_heads_may_have_matrices_of_their_own(kind, save):
+    q, k, v, _ = tensors()
+    mixing = torch.rand(3, 4, 4, dtype=torch.float64)
+    results = []
+    for options in ({"backend": "kernels", "save": save}, {"backend": "formula"}):
+        leaves = [t.clone().requires_grad_() for t in (q, k, v, mixing)]
+        out = call(kind, *leaves, **options)
+        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    for ours, exact in zip(*results):
+        assert ours.shape == exact.shape
+        close(ours, exact, 1e-11)
+    arguments = (kind, q, k, v, mixing)
+    assert torch.equal(torch.compile(call, fullgraph=True)(*arguments), call(*arguments))
+    for wrong in (mixing[:2], mixing[:, :3]):
+        for backend in ("kernels", "formula"):
+            with pytest.raises((ValueError, RuntimeError), match="mixing has"):
+                call(kind, q, k, v, wrong, backend=backend)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_matrices_of_items_run_as_a_formula_on_the_cpu(kind):
+    q, k, v, _ = tensors()
+    mixing = torch.rand(2, 3, 4, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match="mixing has 4 axes, expected 2 or 3 on the CPU"):
+        call(kind, q, k, v, mixing, backend="kernels")
+    with pytest.warns(mhla_torch.FormulaWarning, match="mixing has 4 axes"):
+        kernels.WARNED.clear()
+        out = call(kind, q, k, v, mixing)
+    close(out, torch.cat([call(kind, *(t[b:b + 1] for t in (q, k, v)), mixing[b])
+                          for b in range(2)]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

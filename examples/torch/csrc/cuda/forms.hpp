@@ -10,6 +10,7 @@
 #include <mhla/core/matrix.hpp>
 #include <mhla/core/tensor.hpp>
 #include <mhla/core/workspace.hpp>
+#include <mhla/cuda/attention/inputs.cuh>
 #include <mhla/cuda/attention/rotary_inputs.cuh>
 #include <mhla/cuda/launch/problem.cuh>
 #include <optional>
@@ -24,24 +25,24 @@ struct Call {
   mhla::cuda::TokenBlocks query_blocks, key_blocks;
   bool causal;  ///< if true, query_blocks are key_blocks
   mhla::cuda::Operator op;
-  mhla::MatrixView<const float> mixing;        ///< [Mq, Mk], dense rows
-  std::optional<mhla::cuda::Rotary> rotary{};  ///< for D of 64 and 128
-  std::span<const float> gain{};               ///< [E], or empty
-  mhla::TensorView<const std::byte> gate{};    ///< [B, Nq, H, E], or absent
-  mhla::BatchMask query_mask{}, key_mask{};    ///< [B, Nq] and [B, Nk], or absent
+  mhla::cuda::MixingMatrices<const float> mixing;  ///< [Mq, Mk] each, dense rows
+  std::optional<mhla::cuda::Rotary> rotary{};      ///< for D of 64 and 128
+  std::span<const float> gain{};                   ///< [E], or empty
+  mhla::TensorView<const std::byte> gate{};        ///< [B, Nq, H, E], or absent
+  mhla::BatchMask query_mask{}, key_mask{};        ///< [B, Nq] and [B, Nk], or absent
   /// [S + 1] of packed sequences, or empty; the blocks are those of the longest sequence
   std::span<const std::int32_t> query_offsets{}, key_offsets{};
 };
 
 /// Gradient call. Gradients overwrite their tensors.
 struct GradientCall {
-  Call forward;                            ///< `out` is not read
-  mhla::TensorView<const std::byte> dout;  ///< [B, Nq, H, E]
-  mhla::TensorView<const std::byte> out;   ///< output of the forward call, or absent
-  mhla::TensorView<std::byte> dq, dk, dv;  ///< same shapes as q, k, v
-  mhla::MatrixView<float> dmixing;         ///< at least [Mq, Mk], or of size 0
-  std::span<float> dgain{};                ///< [E], or empty
-  mhla::TensorView<std::byte> dgate{};     ///< [B, Nq, H, E], or absent
+  Call forward;                               ///< `out` is not read
+  mhla::TensorView<const std::byte> dout;     ///< [B, Nq, H, E]
+  mhla::TensorView<const std::byte> out;      ///< output of the forward call, or absent
+  mhla::TensorView<std::byte> dq, dk, dv;     ///< same shapes as q, k, v
+  mhla::cuda::MixingMatrices<float> dmixing;  ///< at least [Mq, Mk] each, or of size 0
+  std::span<float> dgain{};                   ///< [E], or empty
+  mhla::TensorView<std::byte> dgate{};        ///< [B, Nq, H, E], or absent
 };
 
 template <class T, int D, int E>

@@ -22,6 +22,7 @@
 #include "../blocks.hpp"
 #include "choices.hpp"
 #include "forms.hpp"
+#include "mixing.hpp"
 #include "partition.hpp"
 
 namespace mhla_torch {
@@ -110,10 +111,10 @@ class Problem {
                         .dv = tokens_first<std::byte>(gradients[2], options_),
                         .dmixing = {}};
       if (form_.mixing) {
-        expect_mixing(*form_.mixing, blocks);
+        expect_matrices(blocks);
         gradients[3] = torch::stable::new_zeros(*form_.mixing, form_.mixing->sizes());
-        call.dmixing = {static_cast<float*>(gradients[3].mutable_data_ptr()),
-                        blocks.queries.blocks(), blocks.keys.blocks(), gradients[3].size(1)};
+        call.dmixing =
+            matrices_of(static_cast<float*>(gradients[3].mutable_data_ptr()), gradients[3], blocks);
       }
       if (options_.gain) {
         gradients[8] = torch::stable::new_empty(*options_.gain, options_.gain->sizes());
@@ -236,8 +237,7 @@ class Problem {
     Launch(const Problem& problem, const Partition& blocks)
         : place(checked(problem, blocks)),
           matrix(problem.dense_mixing(blocks)),
-          mixing{static_cast<const float*>(matrix.const_data_ptr()), blocks.queries.blocks(),
-                 blocks.keys.blocks(), problem.form_.mixing ? matrix.stride(0) : 0} {}
+          mixing(matrices_of(static_cast<const float*>(matrix.const_data_ptr()), matrix, blocks)) {}
 
     template <class F, class AnyCall>
     void run(const AnyCall& call) {
@@ -248,11 +248,11 @@ class Problem {
 
     Place place;
     Tensor matrix;
-    mhla::MatrixView<const float> mixing;
+    mhla::cuda::MixingMatrices<const float> mixing;
 
    private:
     static const Tensor& checked(const Problem& problem, const Partition& blocks) {
-      if (problem.form_.mixing) expect_mixing(*problem.form_.mixing, blocks);
+      if (problem.form_.mixing) problem.expect_matrices(blocks);
       problem.expect_one_device();
       return problem.q_;
     }
@@ -292,20 +292,21 @@ class Problem {
             .denominator = sums,
             .eps = static_cast<float>(options_.eps),
             .scale = static_cast<float>(options_.scale),
-            .norm_eps = static_cast<float>(options_.norm_eps)};
+            .norm_eps = static_cast<float>(options_.norm_eps),
+            .matrices = matrices()};
   }
 
-  static void expect_mixing(const Tensor& mixing, const Partition& blocks) {
-    expect_type(kName, "mixing", mixing, ScalarType::Float, 2);
-    const Index rows = blocks.queries.blocks(), columns = blocks.keys.blocks();
-    const bool fits = blocks.leading ? mixing.size(0) >= rows && mixing.size(1) >= columns
-                                     : mixing.size(0) == rows && mixing.size(1) == columns;
-    if (fits) return;
-    const auto text = [](Index m, Index n) {
-      return "[" + std::to_string(m) + ", " + std::to_string(n) + "]";
-    };
-    fail<mhla::shape_error>(kName, "mixing", "has shape " + text(mixing.size(0), mixing.size(1)),
-                            (blocks.leading ? "at least " : "") + text(rows, columns));
+  /// Packed sequences share the matrices of one item.
+  mhla::cuda::Matrices matrices() const {
+    using mhla::cuda::Matrices;
+    const Index axes = form_.mixing ? form_.mixing->dim() : 2;
+    if (axes == 4 && !packed()) return Matrices::kPerItemAndHead;
+    return axes == 2 ? Matrices::kShared : Matrices::kPerHead;
+  }
+
+  void expect_matrices(const Partition& blocks) const {
+    expect_mixing(kName, *form_.mixing, q_.size(0), q_.size(options_.heads_first() ? 1 : 2),
+                  blocks);
   }
 
   void expect_one_device() const {
@@ -323,14 +324,14 @@ class Problem {
                                           {"key_offsets", options_.key_offsets}});
   }
 
-  /// Returns the mixing matrix with dense rows. Without a matrix, one row of ones serves as all
+  /// Returns the mixing matrices with dense rows. Without a matrix, one row of ones serves as all
   /// rows.
   Tensor dense_mixing(const Partition& blocks) const {
     if (!form_.mixing) {
       return torch::stable::fill_(
           torch::stable::new_empty(q_, {blocks.keys.blocks()}, ScalarType::Float), 1);
     }
-    if (form_.mixing->stride(1) == 1) return *form_.mixing;
+    if (form_.mixing->stride(form_.mixing->dim() - 1) == 1) return *form_.mixing;
     return torch::stable::contiguous(*form_.mixing);
   }
 

@@ -87,7 +87,9 @@ inline bool same_layout(const GradientCall& a, const GradientCall& b) {
   return same_layout(a.forward, b.forward) && same(a.dout, b.dout) && same(a.out, b.out) &&
          same(a.dq, b.dq) && same(a.dk, b.dk) && same(a.dv, b.dv) && same(a.dgate, b.dgate) &&
          a.dgain.size() == b.dgain.size() && a.dmixing.rows == b.dmixing.rows &&
-         a.dmixing.cols == b.dmixing.cols && a.dmixing.row_stride == b.dmixing.row_stride;
+         a.dmixing.cols == b.dmixing.cols && a.dmixing.row_stride == b.dmixing.row_stride &&
+         a.dmixing.head_stride == b.dmixing.head_stride &&
+         a.dmixing.item_stride == b.dmixing.item_stride;
 }
 
 }  // namespace mhla_torch

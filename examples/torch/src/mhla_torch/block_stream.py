@@ -64,7 +64,7 @@ class BlockStream:
             checks.expect_causal(name, q, k, cross)
             piece, = formula.pieces(name, q, self.grid, self.block, 0)
             n, end = piece.blocks, (state.steps + 1) * piece.blocks
-            matrix = checks.matrix(name, self.mixing, end, end, q.dtype)
+            matrix = checks.matrix(name, self.mixing, end, end, q)
             kept = state.sums[len(state.sums) - self._read(state.steps):]
             q, k, v, *others = (piece.cut(t) for t in (q, k, v, *(den or ())))
             denominator = None if den is None else others or (q, k)

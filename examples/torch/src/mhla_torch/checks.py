@@ -16,15 +16,19 @@ def mask(name, argument, mask, like, layout):
     return mask[:, None, :, None]
 
 
-def matrix(name, mixing, rows, columns, dtype, exactly=False):
-    """The mixing matrix [rows,columns], the leading part of a larger one."""
-    if mixing.dim() != 2:
-        fail(name, "mixing", f"has {mixing.dim()} axes", "2")
-    fits = mixing.shape[0] >= rows and mixing.shape[1] >= columns
-    if not fits or exactly and tuple(mixing.shape) != (rows, columns):
+def matrix(name, mixing, rows, columns, q, exactly=False):
+    """The mixing matrices [..,rows,columns], the leading part of larger ones: one, [H,..] or [B,H,..]
+    of q [B,H,N,D]."""
+    if mixing.dim() not in (2, 3, 4):
+        fail(name, "mixing", f"has {mixing.dim()} axes", "2, 3 or 4")
+    leading = list(q.shape[4 - mixing.dim():2])
+    fits = mixing.shape[-2] >= rows and mixing.shape[-1] >= columns
+    if exactly:
+        fits = tuple(mixing.shape[-2:]) == (rows, columns)
+    if not fits or list(mixing.shape[:-2]) != leading:
         fail(name, "mixing", f"has shape {list(mixing.shape)}",
-             f"{'' if exactly else 'at least '}{[rows, columns]}")
-    return mixing[:rows, :columns].to(dtype)
+             f"{'' if exactly else 'at least '}{[*leading, rows, columns]}")
+    return mixing[..., :rows, :columns].to(q.dtype)
 
 
 def expect_tensors(name, q, k, v, layout, normalizer_q, normalizer_k):

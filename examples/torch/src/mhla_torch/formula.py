@@ -52,7 +52,7 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
     def form(q, k, v, den, cross):
         queries, keys = (pieces(name, tensor, grid, block, prefix) for tensor in (q, k))
         rows, columns = (sum(piece.blocks for piece in pieces) for pieces in (queries, keys))
-        matrix = checks.matrix(name, mixing, rows, columns, q.dtype, exactly=bool(grid))
+        matrix = checks.matrix(name, mixing, rows, columns, q, exactly=bool(grid))
         if cross:
             checks.expect_equal_blocks(name, queries, rows, columns)
         return _mix(q, k, v, den, cross, matrix, queries, keys)
@@ -69,10 +69,10 @@ def causal(q, k, v, mixing, *, block, **options):
     def form(q, k, v, den, cross):
         checks.expect_causal(name, q, k, cross)
         piece = Piece(0, (q.shape[2],), (block,))
-        matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q.dtype)
+        matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q)
         earlier = matrix.tril(-1)
         return _scan(q, k, v, den, piece, lambda sums: product(earlier, sums),
-                     matrix.diagonal()[:, None, None])
+                     matrix.diagonal(0, -2, -1)[..., None, None])
 
     return attend(name, form, q, k, v, **options)
 
@@ -169,7 +169,7 @@ def attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps
 def _mix(q, k, v, den, cross, mixing, queries, keys):
     """Mixes the summaries of all key blocks for each query block, and reads them out.
 
-    mixing: [Mq,Mk]; None stands for 1, with one block
+    mixing: [..,Mq,Mk]; None stands for 1, with one block
     """
     def mixed(sums):  # [B,H,Mk,...] -> a tensor of [B,H,M,...] per piece of queries
         whole = sums if mixing is None else product(mixing, sums)
@@ -230,7 +230,7 @@ def rotate(x, angles):
 
 
 def product(mixing, sums):
-    """Product of mixing [Mq,Mk] and sums [B,H,Mk,...], [B,H,Mq,...]."""
+    """Product of mixing [Mq,Mk], [H,Mq,Mk] or [B,H,Mq,Mk] and sums [B,H,Mk,...], [B,H,Mq,...]."""
     return (mixing @ sums.flatten(3)).unflatten(3, sums.shape[3:])
 
 

@@ -56,7 +56,8 @@ def refusal(name, tensors, weights, blocks, options):
             if forward_ad.unpack_dual(tensor).tangent is not None:
                 return f"{argument} has a tangent, expected none: kernels have reverse mode alone"
     if q.is_cpu or q.is_meta:
-        return ""
+        several = q.is_cpu and "mixing" in weights and weights["mixing"].dim() == 4
+        return "mixing has 4 axes, expected 2 or 3 on the CPU" if several else ""
     if not q.is_cuda:
         return f"q is on {q.device}, expected cpu or cuda"
     if WITHOUT_CUDA:

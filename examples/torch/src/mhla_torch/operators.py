@@ -31,12 +31,15 @@ All functions except linear also take:
     save           tensors that a forward of kernels saves for the backward: its "inputs", or on the
                    CPU also the "summaries" of the blocks, B H M D (E + 1) sums
 
+The mixing matrix is [M,M], [H,M,M] with a matrix per head, or [B,H,M,M] with a matrix per batch item
+and head. Packed sequences share the matrices of one item. Its gradient has its shape.
+
 Types are float32, float64, bfloat16 and float16; 16-bit tensors have float32 sums. The mixing
-matrix [M,M], the weights of feature maps, angles and the gain are used in float32, or in float64
+matrix, the weights of feature maps, angles and the gain are used in float32, or in float64
 with float64 tensors, also under autocast.
 
 There are two backends. "kernels" are the library's kernels. On the CPU they accept all of the
-above, and PyTorch applies angles, gain and gate around them, in the type of the sums. On CUDA they
+above but [B,H,M,M], and PyTorch applies angles, gain and gate around them, in the type of the sums. On CUDA they
 accept bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256), and the
 feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate themselves;
 angles have D of 64 or 128, and causal calls with angles have no normaliser. On CUDA they accept no
@@ -145,7 +148,7 @@ def block_causal(q, k, v, mixing, *, step=1, **options):
 def causal(q, k, v, mixing, *, block, save="inputs", backend="auto", **options):
     """Causal attention in blocks of `block` tokens: a token reads itself and the past. -> [B,N,H,E]
 
-    mixing: at least [M,M]; only the lower triangle is read
+    mixing: at least [M,M] each; only the lower triangle is read
     """
     return _call("causal", backend, save, q, k, v, mixing, {"block": block}, **options)
 

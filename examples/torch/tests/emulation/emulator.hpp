@@ -8,6 +8,7 @@
 #include <mhla/core/matrix.hpp>
 #include <mhla/core/tensor.hpp>
 #include <mhla/core/workspace.hpp>
+#include <mhla/cuda/attention/inputs.cuh>
 #include <mhla/cuda/launch/problem.cuh>
 #include <mhla/cuda/launch/stages.cuh>
 #include <set>
@@ -43,6 +44,14 @@ class Emulation {
   template <class A>
   void track(const char* name, const mhla::MatrixView<A>& x) {
     if (x.rows > 0) track(name, x.data, 4 * ((x.rows - 1) * x.row_stride + x.cols));
+  }
+  /// Lets kernels access the matrices of the items and heads of q.
+  template <class A, class Byte>
+  void track(const char* name, const mhla::cuda::MixingMatrices<A>& x,
+             const mhla::TensorView<Byte>& q) {
+    if (x.rows == 0 || q.batch() == 0 || q.heads() == 0) return;
+    const mhla::Index first = (q.batch() - 1) * x.item_stride + (q.heads() - 1) * x.head_stride;
+    track(name, x.data, 4 * (first + (x.rows - 1) * x.row_stride + x.cols));
   }
   void track(const char* name, const mhla::BatchMask& x) {
     if (x.rows == 0 || x.cols == 0) return;

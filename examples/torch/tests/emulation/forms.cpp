@@ -30,7 +30,9 @@ using mhla::cuda::Problem;
 
 constexpr const char* kName = "emulated";
 
-MixingArray mixing_of(const Call& call) { return {call.mixing.data, call.mixing.row_stride}; }
+MixingArray mixing_of(const Call& call, const Problem& problem) {
+  return mhla::cuda::detail::mixing_array(kName, call.mixing, problem);
+}
 
 /// Calls work.operator()<kCausal, R>() for the call's form.
 template <int D, class Work>
@@ -67,7 +69,7 @@ void track(Emulation& device, const Call& call) {
   device.track("query_offsets", call.query_offsets);
   if (!call.causal) device.track("key_offsets", call.key_offsets);
   device.track("query_mask", call.query_mask), device.track("key_mask", call.key_mask);
-  device.track("mixing", call.mixing);
+  device.track("mixing", call.mixing, call.q);
   if (!call.rotary) return;
   device.track("query_angles", call.rotary->query_angles);
   device.track("key_angles", call.rotary->key_angles);
@@ -122,7 +124,7 @@ void Forms<T, D, E>::run(const Call& call, int,
       track(device, call);
       unsigned char* const memory = device.track("workspace", workspace(plan.workspace_bytes));
       mhla::cuda::run<mhla::cuda::bfloat16, D, E, kCausal, !std::is_same_v<R, NoRotary>>(
-          plan, problem, mixing_of(call), memory, Emulation::kTarget, device);
+          plan, problem, mixing_of(call, problem), memory, Emulation::kTarget, device);
     });
   } else {
     refuse_widths();
@@ -147,10 +149,11 @@ void Forms<T, D, E>::run(const GradientCall& call, int,
       device.track("dout", call.dout), device.track("kept", call.out);
       device.track("dq", call.dq), device.track("dk", call.dk), device.track("dv", call.dv);
       device.track("dgate", call.dgate), device.track("dgain", call.dgain);
-      device.track("dmixing", call.dmixing);
+      device.track("dmixing", call.dmixing, call.forward.q);
       unsigned char* const memory = device.track("workspace", workspace(plan.workspace_bytes));
       mhla::cuda::run_gradient<mhla::cuda::bfloat16, D, E, kCausal, kRotary>(
-          plan, problem, mixing_of(call.forward), memory, Emulation::kTarget, device);
+          plan, problem, mixing_of(call.forward, problem.forward), memory, Emulation::kTarget,
+          device);
     });
   } else {
     refuse_widths();

@@ -1,0 +1,50 @@
+#pragma once
+
+/// \file
+/// Mixing matrices of a call on a device, [Mq, Mk], [H, Mq, Mk] or [B, H, Mq, Mk], or larger ones.
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <array>
+#include <mhla/cuda/attention/inputs.cuh>
+#include <string>
+
+#include "../arguments.hpp"
+#include "partition.hpp"
+
+namespace mhla_torch {
+
+/// Describes matrices with dense rows. A row [Mk] serves as all rows.
+template <class A>
+mhla::cuda::MixingMatrices<A> matrices_of(A* data, const Tensor& t, const Partition& blocks) {
+  const Index axes = t.dim();
+  const auto stride = [&](Index axis) {
+    return axis >= 0 && t.size(axis) > 1 ? t.stride(axis) : 0;
+  };
+  return {{data, blocks.queries.blocks(), blocks.keys.blocks(), stride(axes - 2)},
+          stride(axes - 3),
+          stride(axes - 4)};
+}
+
+/// \throws shape_error, option_error unless the matrices fit the blocks, batch items and heads.
+inline void expect_mixing(const char* function, const Tensor& mixing, Index batch, Index heads,
+                          const Partition& blocks) {
+  const Index axes = mixing.dim();
+  expect_type(function, "mixing", mixing, ScalarType::Float, axes == 3 || axes == 4 ? axes : 2);
+  const std::array<Index, 4> all{batch, heads, blocks.queries.blocks(), blocks.keys.blocks()};
+  const auto* const wanted = all.data() + 4 - axes;
+  bool fits = true;
+  std::string has, expected;
+  for (Index axis = 0; axis < axes; ++axis) {
+    const Index size = mixing.size(axis);
+    fits =
+        fits && (axis >= axes - 2 && blocks.leading ? size >= wanted[axis] : size == wanted[axis]);
+    has += (axis > 0 ? ", " : "") + std::to_string(size);
+    expected += (axis > 0 ? ", " : "") + std::to_string(wanted[axis]);
+  }
+  if (fits) return;
+  fail<mhla::shape_error>(function, "mixing", "has shape [" + has + "]",
+                          (blocks.leading ? "at least [" : "[") + expected + "]");
+}
+
+}  // namespace mhla_torch
