@@ -31,7 +31,7 @@ struct ForkFamily {
     const auto dense = [&](Value from, const char* name, Index outputs) {
       return dense_step(g, from, g.dense(name, {outputs, from.cols}));
     };
-    const ParameterSlice gain = g.tensor("gain", {c / 2});
+    const ParameterSlice gain = g.tensor("gain", {c / 2}, Initial::ones());
     const auto angles =
         std::make_shared<RotaryTable<double>>(RotaryTable<double>::sequence(o.tokens, c));
     const Value scale = g.condition(2 * c);
@@ -96,7 +96,7 @@ struct OddFamily : ForkFamily {
       return dense_step(g, residual_step(g, y, z), last);
     }
     if (kCase == 5) return residual_step(g, y, relu_step(g, y, 0));
-    const auto mixing = g.tensor("mixing", {1, 1});
+    const auto mixing = g.tensor("mixing", {1, 1}, Initial::uniform_causal());
     return attention_step(g, {y, y, y}, 1, Grid({o.tokens}, {o.tokens}), Operator<>(), mixing);
   }
 };

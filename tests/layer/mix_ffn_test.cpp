@@ -53,9 +53,11 @@ TEST(MixFfn, WithAResidualIsItsDefinitionOverTheImage) {
 TEST(MixFfn, HasTheParametersOfTheAuthors) {
   const MixFfn<float> ffn({.tokens = {4, 6}, .channels = 8});
   EXPECT_EQ(ffn.describe(),
-            "inverted_conv.conv.weight [40, 8, 1, 1]\ninverted_conv.conv.bias [40]\n"
-            "depth_conv.conv.weight [40, 1, 3, 3]\ndepth_conv.conv.bias [40]\n"
-            "point_conv.conv.weight [8, 20, 1, 1]\n");
+            "inverted_conv.conv.weight [40, 8, 1, 1], uniform 1/sqrt(8)\n"
+            "inverted_conv.conv.bias [40], uniform 1/sqrt(8)\n"
+            "depth_conv.conv.weight [40, 1, 3, 3], uniform 1/sqrt(9)\n"
+            "depth_conv.conv.bias [40], uniform 1/sqrt(9)\n"
+            "point_conv.conv.weight [8, 20, 1, 1], uniform 1/sqrt(20)\n");
 }
 
 TEST(MixFfnErrors, NameTheOptionAndWhatWasExpected) {

@@ -83,11 +83,12 @@ TEST(ParameterTable, TakesThoseOfAnotherTableBelowAPrefix) {
 
 TEST(ParameterTable, DescribesTensorsAndOptions) {
   ParameterTable table;
-  table.add("up.weight", {3, 2});
+  table.add("up.weight", {3, 2}, Initial::uniform());
   table.leave_out("gate.weight", "gate");
-  table.add("up.bias", {3}, "bias");
+  table.add("up.bias", {3}, {}, "bias");
   EXPECT_EQ(table.describe(),
-            "up.weight [3, 2]\nup.bias [3], with bias\ngate.weight left out, with gate\n");
+            "up.weight [3, 2], uniform 1/sqrt(2)\nup.bias [3], zeros, with bias\n"
+            "gate.weight left out, with gate\n");
 }
 
 TEST(LoadParameters, CopiesTheTensorsBelowAPrefix) {

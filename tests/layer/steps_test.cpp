@@ -19,9 +19,9 @@ struct OwnFamily {
   static Index tokens(const OwnOptions&) { return 24; }
   static Value build(Graph<double>& g, Value x, const OwnOptions& o) {
     const Index c = o.channels;
-    const auto gain = g.tensor("norm.weight", {c});
+    const auto gain = g.tensor("norm.weight", {c}, Initial::ones());
     const auto to_qkv = g.dense("qkv", {3 * c, c});
-    const auto mixing = g.tensor("mixing", {4, 4});
+    const auto mixing = g.tensor("mixing", {4, 4}, Initial::locality({2, 2}));
     const auto out = g.dense("out", {c, c});
     const Operator<Relu, Relu, KeySum> op{{}, {}, {1e-6}};
     const Value qkv = dense_step(g, rms_norm_step(g, x, gain, 1e-6), to_qkv);

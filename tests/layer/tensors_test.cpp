@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mhla/layer/language_layer.hpp"
@@ -36,19 +38,23 @@ std::vector<std::string> expanded(const std::string& name) {
   return names;
 }
 
-/// Tensors of the page: "shape | text" of the names of a layer.
-std::map<std::string, std::string> tensors_of(const std::string& layer) {
+/// Tensors of the page: "shape, initial values" and the text of the names of a layer.
+std::map<std::string, std::pair<std::string, std::string>> tensors_of(const std::string& layer) {
   std::ifstream page(MHLA_SOURCE_DIR "/include/mhla/layer/README.md");
-  std::map<std::string, std::string> tensors;
+  std::map<std::string, std::pair<std::string, std::string>> tensors;
   for (std::string line; std::getline(page, line);) {
     const auto cells = matches(line, R"(\| ([^|]*) (?=\|))");
-    if (cells.size() != 3 || cells[2].find(layer) != 0) continue;
+    if (cells.size() != 4 || cells[3].find(layer) != 0) continue;
     const auto names = matches(cells[0], "`([^`]+)`"),
-               shapes = matches(cells[1], R"((\[[^\]]+\]))");
+               shapes = matches(cells[1], R"((\[[^\]]+\]))"),
+               initial = matches(cells[2], "([^,]+)(?:, )?");
     if (shapes.empty()) continue;
     EXPECT_EQ(names.size(), shapes.size()) << line;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      for (const std::string& name : expanded(names[i])) tensors[name] = shapes[i] + cells[2];
+      const std::string& begins = initial[std::min(i, initial.size() - 1)];
+      for (const std::string& name : expanded(names[i])) {
+        tensors[name] = {shapes[i] + "," + begins, cells[3]};
+      }
     }
   }
   return tensors;
@@ -62,16 +68,16 @@ void expect_page(const std::string& layer, const ParameterTable& table,
   for (const auto* tensors : {&table.all(), &table.left_out()}) {
     for (const Parameter& p : *tensors) {
       ASSERT_TRUE(page.contains(p.name)) << p.name;
-      std::string text = page.at(p.name);
+      auto [text, options] = page.at(p.name);
       const std::string option = p.option.empty() ? "" : "`" + p.option + "`";
-      EXPECT_NE(text.find(option), text.npos) << p.name;
+      EXPECT_NE(options.find(option), options.npos) << p.name;
       if (tensors == &table.left_out()) continue;
       for (const auto& [letter, number] : letters) {
-        text = std::regex_replace(text, std::regex("([\\[,])" + letter + "(?=[,\\]])"),
+        text = std::regex_replace(text, std::regex("([\\[,(])" + letter + "(?=[,\\])])"),
                                   "$01" + std::to_string(number));
       }
       text = std::regex_replace(text, std::regex(","), ", ");
-      EXPECT_EQ(text.find(detail::shape_text(p.shape)), 0) << p.name << ": " << text;
+      EXPECT_EQ(text, detail::shape_text(p.shape) + ", " + p.initial.text()) << p.name;
     }
   }
 }
@@ -83,7 +89,7 @@ TEST(LayerPage, HasTheTensorsOfVisionLayers) {
                                   .order = TokenOrder::kRaster,
                                   .channels = 10,
                                   .lepe = 5});
-  expect_page("vision", layer.table(), {{"C", 10}, {"3C", 30}, {"M", 4}, {"s", 5}});
+  expect_page("vision", layer.table(), {{"C", 10}, {"3C", 30}, {"M", 4}, {"s", 5}, {"s²", 25}});
 }
 
 TEST(LayerPage, HasTheTensorsOfVideoLayers) {

@@ -90,15 +90,20 @@ TEST(DitBlock, HasTheParametersOfTheAuthors) {
   const DitBlock<float> block(
       SmallDitBlock<DitConvolution::kImage, TokenOrder::kBlocks>::options());
   EXPECT_EQ(block.describe(),
-            "adaLN_modulation.1.weight [60, 10]\nadaLN_modulation.1.bias [60]\n"
-            "attn.norm.weight [10], with layer_norm\nattn.norm.bias [10], with layer_norm\n"
-            "attn.to_qkv.weight [30, 10]\nattn.to_qkv.bias [30], with qkv_bias\n"
-            "attn.lepe.weight [10, 1, 3, 3], with lepe\nattn.lepe.bias [10], with lepe\n"
-            "attn.piece_attn.conv.weight [4, 4, 1, 1], with softmax = false\n"
-            "attn.to_out.0.weight [10, 10]\nattn.to_out.0.bias [10]\n"
-            "mlp.fc1.weight [40, 10]\nmlp.fc1.bias [40]\nmlp.fc2.weight [10, 40]\n"
-            "mlp.fc2.bias [10]\ndw_conv.weight [10, 1, 3, 3], with convolution\n"
-            "dw_conv.bias [10], with convolution\n"
+            "adaLN_modulation.1.weight [60, 10], zeros\nadaLN_modulation.1.bias [60], zeros\n"
+            "attn.norm.weight [10], ones, with layer_norm\n"
+            "attn.norm.bias [10], zeros, with layer_norm\n"
+            "attn.to_qkv.weight [30, 10], uniform 1/sqrt(10)\n"
+            "attn.to_qkv.bias [30], uniform 1/sqrt(10), with qkv_bias\n"
+            "attn.lepe.weight [10, 1, 3, 3], identity, with lepe\n"
+            "attn.lepe.bias [10], zeros, with lepe\n"
+            "attn.piece_attn.conv.weight [4, 4, 1, 1], locality, with softmax = false\n"
+            "attn.to_out.0.weight [10, 10], uniform 1/sqrt(10)\n"
+            "attn.to_out.0.bias [10], uniform 1/sqrt(10)\n"
+            "mlp.fc1.weight [40, 10], uniform 1/sqrt(10)\nmlp.fc1.bias [40], uniform 1/sqrt(10)\n"
+            "mlp.fc2.weight [10, 40], uniform 1/sqrt(40)\nmlp.fc2.bias [10], uniform 1/sqrt(40)\n"
+            "dw_conv.weight [10, 1, 3, 3], identity, with convolution\n"
+            "dw_conv.bias [10], zeros, with convolution\n"
             "attn.q_norm.weight left out, with qk_norm\n"
             "attn.k_norm.weight left out, with qk_norm\n");
 }

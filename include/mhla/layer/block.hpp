@@ -30,6 +30,7 @@
 #include "mhla/layer/gate.hpp"
 #include "mhla/layer/gated_mlp.hpp"
 #include "mhla/layer/graph.hpp"
+#include "mhla/layer/initial.hpp"
 #include "mhla/layer/mlp.hpp"
 #include "mhla/layer/modulate.hpp"
 #include "mhla/layer/parameters.hpp"
@@ -115,19 +116,19 @@ struct Modulation {
   Value gate(Index branch) const { return all.part(3 * branch + 2, 6); }
 };
 
-/// The modulation silu(c) W^T + b.
+/// The modulation silu(c) W^T + b. W and b begin with 0, so a block begins as the identity.
 template <class T>
 Modulation adaptive_modulation(Graph<T>& g, Index channels, const std::string& name) {
   const Value c = g.condition(channels);
-  const auto w = g.dense(name, {6 * channels, channels});
+  const auto w = g.dense(name, {6 * channels, channels}, {}, {}, Initial::zeros());
   return {dense_step(g, activation_step<detail::Silu>(g, c), w)};
 }
 
 /// The modulation c + w.
-/// \param shape  of w in a checkpoint: 6C numbers
+/// \param shape  of w in a checkpoint: 6C numbers, the last axis of C
 template <class T>
-Modulation table_modulation(Graph<T>& g, const std::string& name, std::vector<Index> shape) {
-  const ParameterSlice w = g.tensor(name, std::move(shape));
+Modulation table_modulation(Graph<T>& g, const std::string& name, const std::vector<Index>& shape) {
+  const ParameterSlice w = g.tensor(name, shape, Initial::normal(shape.back()));
   const Value c = g.condition(w.rows * w.cols), m = g.value(c.cols, true);
   const auto forward = [=](const Pass<T>& p) {
     if (p.counting()) return;
@@ -219,8 +220,8 @@ Options checked_block(const char* function, Options o, Index hidden) {
 /// A layer norm of a block, with affine parameters NAME.{weight,bias} or without.
 template <class T>
 auto layer_norm_of(Graph<T>& g, Index channels, double eps, const std::string& name, bool affine) {
-  const auto gain = g.tensor(name + ".weight", {channels}, affine);
-  const auto shift = g.tensor(name + ".bias", {channels}, affine);
+  const auto gain = g.tensor(name + ".weight", {channels}, Initial::ones(), affine);
+  const auto shift = g.tensor(name + ".bias", {channels}, Initial::zeros(), affine);
   return [=, &g](Value x) { return layer_norm_step(g, x, gain, shift, eps); };
 }
 

@@ -4,7 +4,8 @@
 /// A layer (layer.hpp) as a graph of steps between values. A value is rows of all tokens, or a row
 /// per item. A step has a forward, an adjoint and the bytes of both (step.hpp, steps.hpp):
 ///
-///     Value n = layer_norm_step(g, x, g.tensor("norm.weight", {c}), {}, 1e-6);
+///     const auto gain = g.tensor("norm.weight", {c}, Initial::ones());
+///     Value n = layer_norm_step(g, x, gain, {}, 1e-6);
 ///     Value h = dense_step(g, n, g.dense("up", {hidden, c}));
 ///     return dense_step(g, h, g.dense("down", {c, hidden}));
 ///
@@ -28,6 +29,7 @@
 #include "mhla/kernel/rows.hpp"
 #include "mhla/layer/body.hpp"
 #include "mhla/layer/graph_plan.hpp"
+#include "mhla/layer/initial.hpp"
 #include "mhla/layer/packed_dense.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/step.hpp"
@@ -77,25 +79,32 @@ class Graph {
     return c;
   }
   /// Adds a tensor to the table if it exists.
-  ParameterSlice tensor(const std::string& name, std::vector<Index> shape, Optional is = {}) {
-    if (is.there) return table_.add(prefix_ + name, std::move(shape), is.option).place();
+  ParameterSlice tensor(const std::string& name, std::vector<Index> shape, const Initial& initial,
+                        Optional is = {}) {
+    if (is.there) return table_.add(prefix_ + name, std::move(shape), initial, is.option).place();
     if (*is.option != 0) table_.leave_out(prefix_ + name, is.option);
     return {};
   }
   /// Adds NAME.weight in this shape, and NAME.bias.
+  /// \param initial  of the weight. If it is uniform, the bias has the same bounds. Otherwise the
+  ///                 bias is 0.
   template <template <class> class View>
   detail::WeightSlices<View> weights(const std::string& name, const std::vector<Index>& shape,
-                                     Optional bias = {}, Optional both = {}) {
-    const ParameterSlice weight = tensor(name + ".weight", shape, both);
+                                     Optional bias = {}, Optional both = {},
+                                     const Initial& initial = Initial::uniform()) {
+    const ParameterSlice weight = tensor(name + ".weight", shape, initial, both);
     if (!bias.there && *bias.option == 0) return {weight, {}};
     if (!both.there || *bias.option == 0) bias = {both.there && bias.there, both.option};
-    return {weight, tensor(name + ".bias", {shape.front()}, bias)};
+    const bool uniform = initial.rule == Initial::Rule::kUniform;
+    return {weight, tensor(name + ".bias", {shape.front()},
+                           uniform ? Initial::uniform(weight.cols) : Initial::zeros(), bias)};
   }
   /// Adds the weights of a dense layer.
   /// \param shape  begins with its outputs and inputs
   detail::WeightSlices<DenseView> dense(const std::string& name, const std::vector<Index>& shape,
-                                        Optional bias = {}, Optional both = {}) {
-    const auto w = weights<DenseView>(name, shape, bias, both);
+                                        Optional bias = {}, Optional both = {},
+                                        const Initial& initial = Initial::uniform()) {
+    const auto w = weights<DenseView>(name, shape, bias, both, initial);
     if (both.there) dense_layers_.push_back(w);
     return w;
   }

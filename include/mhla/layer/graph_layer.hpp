@@ -5,6 +5,7 @@
 /// compile it once for all layers.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,10 @@ class GraphLayer {
   std::string describe() const { return table().describe(); }
   std::span<T> parameters() { return parameters_; }
   std::span<const T> parameters() const { return parameters_; }
+  /// Sets the parameters to the initial values of their tensors, for training.
+  void initialize(std::uint64_t seed) {
+    initialize_parameters(table(), std::span<T>(parameters_), seed);
+  }
 
   /// Returns the bytes of workspace for x of that many rows. It reads only batch and executor of
   /// `call`.

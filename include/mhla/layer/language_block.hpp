@@ -23,6 +23,7 @@
 #include "mhla/layer/block.hpp"
 #include "mhla/layer/decoding_layer.hpp"
 #include "mhla/layer/graph.hpp"
+#include "mhla/layer/initial.hpp"
 #include "mhla/layer/language_layer.hpp"
 #include "mhla/layer/language_parameters.hpp"
 #include "mhla/layer/steps.hpp"
@@ -67,7 +68,7 @@ struct LanguageBlockFamily {
   static MHLA_COLD Value build(Graph<T>& g, Value x, const LanguageBlockOptions& o) {
     const Index c = o.channels;
     const auto norm = [&](const char* name) {
-      return [=, &g, gain = g.tensor(name, {c})](Value from) {
+      return [=, &g, gain = g.tensor(name, {c}, Initial::ones())](Value from) {
         return rms_norm_step(g, from, gain, o.norm_eps);
       };
     };

@@ -15,6 +15,7 @@
 #include "mhla/layer/convolution_taps.hpp"
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/graph.hpp"
+#include "mhla/layer/initial.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
 
@@ -99,10 +100,11 @@ inline const LanguageOptions& checked_language_options(const LanguageOptions& o)
 struct MapLayers {
   int count = 0;
   bool bias = false;
+  Initial initial = Initial::uniform();  // of their weights
 };
 /// \throws option_error for an unknown name.
 inline MapLayers layers_of_map(std::string_view map) {
-  if (map == "hedgehog") return {1, true};
+  if (map == "hedgehog") return {1, true, Initial::identity()};
   if (map == "t2r") return {1, false};
   if (map == "elementwise_product") return {2, true};
   for (const char* name : {"relu", "elu", "identity", "dpfp"}) {
@@ -137,7 +139,8 @@ struct LanguageSlices {
     const Index c = options.channels, l = options.chunks, taps = options.convolution_taps;
     const Index queries = s.heads * s.width, keys = s.key_heads * s.width;
     const Index values = s.key_heads * s.values, outputs = s.heads * s.values;
-    mixing = g.tensor("mixing_matrix", mixing_shape(l, 6, options.mixing_per_head, s.heads));
+    mixing = g.tensor("mixing_matrix", mixing_shape(l, 6, options.mixing_per_head, s.heads),
+                      Initial::uniform_causal());
     q = g.dense("q_proj", {queries, c}, false);
     k = g.dense("k_proj", {keys, c}, false);
     v = g.dense("v_proj", {values, c}, false);
@@ -153,7 +156,8 @@ struct LanguageSlices {
     q_map = map(g, "feature_map_q.layer", options);
     k_map = map(g, "feature_map_k.layer", options);
     const char* const norm = options.gate ? "g_norm_swish_gate.weight" : "g_norm.weight";
-    head_gain = g.tensor(norm, {s.values}, {true, options.gate ? "gate" : "gate = false"});
+    head_gain =
+        g.tensor(norm, {s.values}, Initial::ones(), {true, options.gate ? "gate" : "gate = false"});
     o = g.dense("o_proj", {c, outputs}, false);
   }
 
@@ -166,7 +170,7 @@ struct LanguageSlices {
     for (int i = 1; i <= layers.count; ++i) {
       const std::string number = layers.count == 1 ? "" : std::to_string(i);
       g.template weights<DenseView>(name + number, {width, width}, layers.bias,
-                                    {true, "feature_map"});
+                                    {true, "feature_map"}, layers.initial);
     }
     return {begin, layers.count > 0 ? 1 : 0, g.table().size() - begin};
   }

@@ -20,11 +20,14 @@
 /// A family of layers builds a graph of steps (graph.hpp). Its header has the formula:
 /// vision_layer.hpp, vision_block.hpp. The guide has a family of one's own.
 
+#include <algorithm>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor_file.hpp"
 #include "mhla/layer/graph.hpp"
@@ -36,6 +39,30 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 namespace detail {
+
+/// Returns the first axis of the tensor prefix + output, which is the layer's channels.
+template <class F>
+Index channels_of(const char* function, const F& file, std::string_view prefix,
+                  const std::string& output) {
+  constexpr const char* kWanted = "the tensors of the layer below this prefix";
+  const std::string below = "below \"" + std::string(prefix) + "\"";
+  const auto& tensors = file.tensors();
+  const auto found = tensors.find(std::string(prefix) + output);
+  if (found != tensors.end()) {
+    const auto& shape = found->second.shape;
+    if (!shape.empty() && std::count(shape.begin(), shape.end(), 0) == 0) return shape.front();
+    fail_shape(function, "file", "has " + output + " of shape " + shape_text(shape) + " " + below,
+               kWanted);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const std::string other = name.substr(0, name.size() - std::min(name.size(), output.size()));
+    if (other + output != name || (!other.empty() && other.back() != '.')) continue;
+    fail_shape(function, "file",
+               "has a layer below " + printable(other) + ", but no " + output + " " + below,
+               kWanted);
+  }
+  fail_shape(function, "file", "has no " + output + ", " + below + " or elsewhere", kWanted);
+}
 
 /// A family of layers that also read a condition, one row per item.
 template <class F>
@@ -62,7 +89,7 @@ class Layer : public detail::GraphLayer<typename F::Scalar> {
   using A = typename F::Scalar;
   using Options = typename F::Options;
 
-  /// Makes a layer whose parameters are all 0.
+  /// Makes a layer whose parameters are all 0. initialize() sets them to their initial values.
   /// \throws option_error, shape_error for options that do not fit each other.
   explicit Layer(const Options& options) : Layer(Checked(), checked(options)) { this->make(); }
   /// Loads the tensors `prefix` + name of a file. options.channels = 0 takes the channels of the

@@ -5,6 +5,7 @@
 /// numbers. Gradients are a row of the same layout, so one optimiser step serves all of them.
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/tensor_file.hpp"
+#include "mhla/layer/initial.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -47,6 +49,7 @@ struct Parameter {
   std::vector<Index> shape;  ///< as in a checkpoint
   Index begin;               ///< its first number in the row
   Index size;                ///< numbers
+  Initial initial = {};      ///< values that training begins with
   std::string option = {};   ///< of the layer, without which there is no such tensor; or empty
 
   ParameterSlice place() const {
@@ -55,26 +58,28 @@ struct Parameter {
   }
 };
 
-/// Names, shapes and places of the tensors of a row of parameters.
+/// Names, shapes, initial values and places of the tensors of a row of parameters.
 class ParameterTable {
  public:
   /// Adds a tensor after all others.
-  /// \throws option_error for a name that exists, shape_error for a negative size.
-  const Parameter& add(std::string name, std::vector<Index> shape, std::string option = {});
+  /// \throws option_error for a name that exists or initial values of another shape, shape_error
+  ///     for a negative size.
+  const Parameter& add(std::string name, std::vector<Index> shape, Initial initial = {},
+                       std::string option = {});
   /// Adds the tensors of another table under the names prefix + name. Returns the first number of
   /// its row in this table's row.
   /// \throws option_error, shape_error as above.
   Index add(std::string_view prefix, const ParameterTable& table);
   /// Notes a tensor that an option would add.
   void leave_out(std::string name, std::string option) {
-    left_out_.push_back({std::move(name), {}, 0, 0, std::move(option)});
+    left_out_.push_back({std::move(name), {}, 0, 0, {}, std::move(option)});
   }
 
   const std::vector<Parameter>& all() const { return all_; }
   /// Tensors that other options would add.
   const std::vector<Parameter>& left_out() const { return left_out_; }
-  /// Returns a line for each tensor: its name, its shape, and the option that it needs if it is not
-  /// always there. Tensors that are left out follow, without a shape.
+  /// Returns a line for each tensor: its name, its shape, its initial values, and the option that
+  /// it needs if it is not always there. Tensors that are left out follow, with their option alone.
   std::string describe() const;
   Index size() const { return all_.empty() ? 0 : all_.back().begin + all_.back().size; }
   /// Returns a tensor, or null.
@@ -107,6 +112,11 @@ class ParameterTable {
 /// blocks.0.attn.rotary.inv_freq.
 inline constexpr std::string_view kRecomputed[] = {"inv_freq", "cos_cached", "sin_cached"};
 
+/// Sets a row to the initial values of its tensors. Equal seeds give equal numbers on every
+/// machine. \throws shape_error unless `row` has the size of `table`.
+template <Accumulator A>
+void initialize_parameters(const ParameterTable& table, std::span<A> row, std::uint64_t seed);
+
 /// Copies the tensors `prefix` + name of a file to the places of `table` in `row`. Shapes must
 /// agree, and the file may have no other tensor whose name begins with `prefix`.
 /// \param function    name in errors
@@ -133,7 +143,7 @@ void save_parameters(W& writer, std::string_view prefix, const ParameterTable& t
 // ------------------------------------------------------------------------------------------------
 
 inline const Parameter& ParameterTable::add(std::string name, std::vector<Index> shape,
-                                            std::string option) {
+                                            Initial initial, std::string option) {
   if (find(name) != nullptr) {
     detail::fail_option("ParameterTable::add", "name",
                         "is \"" + name + "\", which is there already", "another name");
@@ -148,13 +158,21 @@ inline const Parameter& ParameterTable::add(std::string name, std::vector<Index>
         "ParameterTable::add", name.c_str(), "has " + std::to_string(count) + " numbers",
         "fewer: Index counts no more, with the " + std::to_string(begin) + " before it");
   }
-  all_.push_back({std::move(name), std::move(shape), begin, count, std::move(option)});
+  Parameter p{std::move(name), std::move(shape), begin, count, initial, std::move(option)};
+  if (initial == Initial::uniform()) p.initial = Initial::uniform(p.place().cols);
+  if (!p.initial.fits(p.shape)) {
+    detail::fail_option("ParameterTable::add", "initial", "is " + p.initial.text(),
+                        "initial values of " + p.name + " " + detail::shape_text(p.shape));
+  }
+  all_.push_back(std::move(p));
   return all_.back();
 }
 
 inline Index ParameterTable::add(std::string_view prefix, const ParameterTable& table) {
   const Index first = size();
-  for (const Parameter& p : table.all()) add(std::string(prefix) + p.name, p.shape, p.option);
+  for (const Parameter& p : table.all()) {
+    add(std::string(prefix) + p.name, p.shape, p.initial, p.option);
+  }
   return first;
 }
 
@@ -163,7 +181,9 @@ inline std::string ParameterTable::describe() const {
   const auto option = [](const Parameter& p) {
     return (p.option.empty() ? "" : ", with " + p.option) + "\n";
   };
-  for (const Parameter& p : all_) text += p.name + " " + detail::shape_text(p.shape) + option(p);
+  for (const Parameter& p : all_) {
+    text += p.name + " " + detail::shape_text(p.shape) + ", " + p.initial.text() + option(p);
+  }
   for (const Parameter& p : left_out_) text += p.name + " left out" + option(p);
   return text;
 }
@@ -225,30 +245,6 @@ void expect_parameters(const char* function, const F& file, std::string_view pre
   expect_no_faults(function, faults, prefix, table);
 }
 
-/// Returns the first axis of the tensor prefix + output, which is the layer's channels.
-template <class F>
-Index channels_of(const char* function, const F& file, std::string_view prefix,
-                  const std::string& output) {
-  constexpr const char* kWanted = "the tensors of the layer below this prefix";
-  const std::string below = "below \"" + std::string(prefix) + "\"";
-  const auto& tensors = file.tensors();
-  const auto found = tensors.find(std::string(prefix) + output);
-  if (found != tensors.end()) {
-    const auto& shape = found->second.shape;
-    if (!shape.empty() && std::count(shape.begin(), shape.end(), 0) == 0) return shape.front();
-    fail_shape(function, "file", "has " + output + " of shape " + shape_text(shape) + " " + below,
-               kWanted);
-  }
-  for (const auto& [name, tensor] : tensors) {
-    const std::string other = name.substr(0, name.size() - std::min(name.size(), output.size()));
-    if (other + output != name || (!other.empty() && other.back() != '.')) continue;
-    fail_shape(function, "file",
-               "has a layer below " + printable(other) + ", but no " + output + " " + below,
-               kWanted);
-  }
-  fail_shape(function, "file", "has no " + output + ", " + below + " or elsewhere", kWanted);
-}
-
 /// Throws unless a row has the size of a table.
 inline void expect_row(const char* function, std::size_t numbers, const ParameterTable& table) {
   if (static_cast<Index>(numbers) == table.size()) return;
@@ -257,6 +253,15 @@ inline void expect_row(const char* function, std::size_t numbers, const Paramete
 }
 
 }  // namespace detail
+
+template <Accumulator A>
+void initialize_parameters(const ParameterTable& table, std::span<A> row, std::uint64_t seed) {
+  detail::expect_row("initialize_parameters", row.size(), table);
+  detail::SplitMix64 random(seed);
+  for (const Parameter& p : table.all()) {
+    detail::set_initial(p.initial, p.shape, random, p.place().numbers(row));
+  }
+}
 
 template <Accumulator A, TensorFile<A> F>
 void load_parameters(const char* function, const F& file, std::string_view prefix,

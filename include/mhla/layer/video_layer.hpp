@@ -26,6 +26,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/layer/graph.hpp"
+#include "mhla/layer/initial.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rotary_table.hpp"
@@ -100,13 +101,14 @@ Value VideoFamily<T>::build(Graph<T>& g, Value input, const VideoOptions& o) {
   using Weights = WeightSlices<DenseView>;
   const auto weights = [&](const char* name) { return g.dense(name, {c, c}); };
   const Weights to_q = weights("q"), to_k = weights("k"), to_v = weights("v"), to_o = weights("o");
-  const auto q_gain = g.tensor("norm_q.weight", {c}, {o.qk_norm, "qk_norm"});
-  const auto k_gain = g.tensor("norm_k.weight", {c}, {o.qk_norm, "qk_norm"});
-  const auto head_gain = g.tensor("g_norm.weight", {width});
+  const Initial ones = Initial::ones();
+  const auto q_gain = g.tensor("norm_q.weight", {c}, ones, {o.qk_norm, "qk_norm"});
+  const auto k_gain = g.tensor("norm_k.weight", {c}, ones, {o.qk_norm, "qk_norm"});
+  const auto head_gain = g.tensor("g_norm.weight", {width}, ones);
   const Weights to_gate = g.dense("g", {c, c}, {}, {o.gate, "gate"});
   const auto mixing =
       g.tensor("block_attn.conv.weight", detail::mixing_shape(m, 4, o.mixing_per_head, o.heads),
-               {!o.softmax, "softmax = false"});
+               Initial::locality(n), {!o.softmax, "softmax = false"});
   const auto lepe =
       g.template weights<ConvolutionView>("lepe", {c, 1, 3, 3, 3}, {}, {o.lepe, "lepe"});
 

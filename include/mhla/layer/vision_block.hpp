@@ -31,6 +31,7 @@
 #include "mhla/layer/activation.hpp"
 #include "mhla/layer/block.hpp"
 #include "mhla/layer/graph.hpp"
+#include "mhla/layer/initial.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/steps.hpp"
@@ -78,15 +79,17 @@ struct DeitOptions {
 
 namespace detail {
 
-/// The branches of a vision block, whose norms are affine without a modulation.
+/// The branches of a vision block. Without a modulation its norms are affine. With one, the authors
+/// let LePE begin with the identity.
 /// \tparam F  activation of the perceptron
 template <class F, class T, class Options>
 Value vision_branches(Graph<T>& g, Value x, const Options& o, const Modulation& m) {
   const Index c = o.channels;
   const auto norm1 = layer_norm_of(g, c, o.norm_eps, "norm1", m.all.absent());
   const auto norm2 = layer_norm_of(g, c, o.norm_eps, "norm2", m.all.absent());
+  const Initial lepe = m.all.absent() ? Initial::uniform() : Initial::identity();
   x = branch_steps(g, x, m, 0, norm1, [&](Value n) {
-    return g.below("attn.", [&] { return VisionFamily<T>::build(g, n, o.attention); });
+    return g.below("attn.", [&] { return VisionFamily<T>::build(g, n, o.attention, lepe); });
   });
   return branch_steps(g, x, m, 1, norm2, [&](Value n) {
     const auto first = g.dense("mlp.fc1", {o.hidden, c}),
@@ -112,8 +115,8 @@ struct DitFamily {
     const auto m = adaptive_modulation(g, c, "adaLN_modulation.1");
     x = vision_branches<Gelu>(g, x, o, m);
     const bool convolves = o.convolution != DitConvolution::kNone;
-    const auto w = g.template weights<ConvolutionView>("dw_conv", {c, 1, 3, 3}, {},
-                                                       {convolves, "convolution"});
+    const auto w = g.template weights<ConvolutionView>(
+        "dw_conv", {c, 1, 3, 3}, {}, {convolves, "convolution"}, Initial::identity());
     if (!convolves) return x;
     const bool image = o.convolution == DitConvolution::kImage;
     return convolution_step(g, x, w, o.attention.tokens, {3, 3},

@@ -25,6 +25,7 @@
 #include "mhla/core/error.hpp"
 #include "mhla/layer/block_order.hpp"
 #include "mhla/layer/graph.hpp"
+#include "mhla/layer/initial.hpp"
 #include "mhla/layer/layer.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
@@ -99,7 +100,8 @@ struct VisionFamily {
 
   static VisionOptions checked(VisionOptions o);
   static Index tokens(const VisionOptions& o) { return volume(o.tokens); }
-  static MHLA_COLD Value build(Graph<T>& g, Value x, const VisionOptions& o);
+  static MHLA_COLD Value build(Graph<T>& g, Value x, const VisionOptions& o,
+                               const Initial& initial_lepe = Initial::uniform());
 };
 
 /// Returns the options after checking that they fit each other.
@@ -127,20 +129,23 @@ VisionOptions VisionFamily<T>::checked(VisionOptions o) {
 }
 
 template <Accumulator T>
-Value VisionFamily<T>::build(Graph<T>& g, Value x, const VisionOptions& o) {
+Value VisionFamily<T>::build(Graph<T>& g, Value x, const VisionOptions& o,
+                             const Initial& initial_lepe) {
   const Index c = o.channels;
   const Grid raster(o.tokens, o.block);
   const Index m = raster.blocks();
-  const auto norm_gain = g.tensor("norm.weight", {c}, {o.layer_norm, "layer_norm"});
-  const auto norm_shift = g.tensor("norm.bias", {c}, {o.layer_norm, "layer_norm"});
+  const Initial ones = Initial::ones();
+  const auto norm_gain = g.tensor("norm.weight", {c}, ones, {o.layer_norm, "layer_norm"});
+  const auto norm_shift =
+      g.tensor("norm.bias", {c}, Initial::zeros(), {o.layer_norm, "layer_norm"});
   const auto to_qkv = g.dense("to_qkv", {3 * c, c}, {o.qkv_bias, "qkv_bias"});
-  const auto q_gain = g.tensor("q_norm.weight", {c}, {o.qk_norm, "qk_norm"});
-  const auto k_gain = g.tensor("k_norm.weight", {c}, {o.qk_norm, "qk_norm"});
-  const auto lepe =
-      g.template weights<ConvolutionView>("lepe", {c, 1, o.lepe, o.lepe}, {}, {o.lepe > 0, "lepe"});
+  const auto q_gain = g.tensor("q_norm.weight", {c}, ones, {o.qk_norm, "qk_norm"});
+  const auto k_gain = g.tensor("k_norm.weight", {c}, ones, {o.qk_norm, "qk_norm"});
+  const auto lepe = g.template weights<ConvolutionView>("lepe", {c, 1, o.lepe, o.lepe}, {},
+                                                        {o.lepe > 0, "lepe"}, initial_lepe);
   const auto mixing =
       g.tensor("piece_attn.conv.weight", detail::mixing_shape(m, 4, o.mixing_per_head, o.heads),
-               {!o.softmax, "softmax = false"});
+               Initial::locality(raster.block_grid()), {!o.softmax, "softmax = false"});
   const auto to_out = g.dense("to_out.0", {c, c});
 
   const Value n = o.layer_norm ? layer_norm_step(g, x, norm_gain, norm_shift, o.layer_norm_eps) : x;
