@@ -1,10 +1,9 @@
 #pragma once
 
 /// \file
-/// Shared parts of the examples of attention layers: initial weights, their files, and the check of
-/// a gradient.
+/// Shared parts of the examples of attention layers: layers from files or with initial values, and
+/// the check of a gradient.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -28,30 +27,14 @@ inline int report(const std::exception& e) {
   return 1;
 }
 
-/// Uniform weights of at most 1 / sqrt(fan-in), gains 1, biases 0.
-template <class L>
-void set_random(L& layer) {
-  using A = typename L::A;
-  for (const mhla::Parameter& p : layer.table().all()) {
-    const auto numbers = layer.table().numbers(layer.parameters(), p.name);
-    Eigen::Map<Eigen::ArrayX<A>> values(numbers.data(), p.size);
-    if (p.shape.size() == 1) {
-      values = p.name.ends_with("bias") ? A(0) : A(1);
-    } else {
-      const auto fan_in = static_cast<double>(p.size / p.shape[0]);
-      values = values.Random(p.size) * static_cast<A>(1 / std::sqrt(fan_in));
-    }
-  }
-}
-
-/// The layer in a file, for the arguments FILE PREFIX, or without arguments a layer of random
-/// weights.
+/// The layer in a file, for the arguments FILE PREFIX, or without arguments a layer with initial
+/// values.
 template <class L>
 L load_or_make(int argc, char** argv, const typename L::Options& options) {
   expect(argc == 1 || argc == 3, "give a file and the prefix of the layer in it, or nothing");
   if (argc == 3) return {mhla::Safetensors::read(argv[1]), argv[2], options};
   L layer(options);
-  set_random(layer);
+  layer.initialize(1);
   return layer;
 }
 

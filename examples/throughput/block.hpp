@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <mhla/io/safetensors.hpp>
 #include <mhla/layer/dense.hpp>
 #include <mhla/layer/layer.hpp>
@@ -71,15 +72,22 @@ inline double weights_of(const mhla::ParameterTable& table) {
   return count;
 }
 
-/// A block with random weights, and mixing matrices with equal coefficients.
+/// A block with random weights, and mixing matrices with equal coefficients. With initial values a
+/// DiT block would be the identity.
 template <class Block>
 Block random_block(const typename Block::Options& options) {
   Block block(options);
-  attention_layer::set_random(block);
   for (const mhla::Parameter& p : block.table().all()) {
-    if (!p.name.ends_with("_attn.conv.weight") && !p.name.ends_with("mixing_matrix")) continue;
-    const auto numbers = block.table().numbers(block.parameters(), p.name);
-    std::ranges::fill(numbers, 1 / static_cast<float>(p.shape[0]));
+    const auto numbers = p.place().numbers(block.parameters());
+    Eigen::Map<Eigen::ArrayXf> values(numbers.data(), p.size);
+    const auto fan_in = static_cast<float>(p.place().cols);
+    if (p.name.ends_with("_attn.conv.weight") || p.name.ends_with("mixing_matrix")) {
+      values = 1 / static_cast<float>(p.shape[0]);
+    } else if (p.shape.size() == 1) {
+      values = p.name.ends_with("bias") ? 0.0f : 1.0f;
+    } else {
+      values = values.Random(p.size) / std::sqrt(fan_in);
+    }
   }
   return block;
 }
