@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
+#include "mhla/core/error.hpp"
 #include "support/add_test.hpp"
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
@@ -27,14 +29,19 @@ void expect_same_bits(const LayerRun<A>& run, void (LayerRun<A>::*call)(const Ca
   }
 }
 
+/// Runs `calls` and expects that `to` has the bits that it had before.
+template <class A, class Calls>
+void expect_untouched(const Tensors<A>& to, const Calls& calls) {
+  const Tensors<A> before = to;
+  calls();
+  for (std::size_t i = 0; i < to.count(); ++i) {
+    EXPECT_TRUE(same_bits(to.copy(i), before.copy(i))) << i;
+  }
+}
+
 /// Expects that call(views) refuses each matrix of `to` with rows that share elements.
 template <class A, class Call>
 void expect_rows_apart(const Shapes& shapes, Tensors<A>& to, const Call& call) {
-  const std::vector<Matrix<A>> before = [&] {
-    std::vector<Matrix<A>> all;
-    for (std::size_t i = 0; i < to.count(); ++i) all.push_back(to.copy(i));
-    return all;
-  }();
   for (std::size_t i = 0; i < to.count(); ++i) {
     if (shapes[i].is_row || shapes[i].rows < 2 || shapes[i].cols == 0) continue;
     for (const Index stride : {Index{0}, shapes[i].cols - 1}) {
@@ -46,9 +53,29 @@ void expect_rows_apart(const Shapes& shapes, Tensors<A>& to, const Call& call) {
           << i << ": " << text;
     }
   }
-  for (std::size_t i = 0; i < to.count(); ++i) {
-    EXPECT_TRUE(same_bits(to.copy(i), before[i])) << i;
+}
+
+/// Expects that call(views) refuses view i with a column less, or with a row less, by its name.
+template <class T, class Call>
+void expect_named(const std::string& function, const std::string& name, TensorShape shape,
+                  Views<T> views, std::size_t i, bool row, const Call& call) {
+  const Index size = row ? shape.rows : shape.cols;
+  if (size < 2) return;
+  (row ? views[i].rows : views[i].cols) = size - 1;
+  const std::string text = message_of<shape_error>([&] { call(views); });
+  const std::string has = "mhla::" + function + ": " + name + " has ";
+  if (shape.is_row) {
+    const std::string few =
+        has + std::to_string(size - 1) + " elements, expected " + std::to_string(size);
+    EXPECT_TRUE(text == few || text == few + " or none") << few << ", not " << text;
+    return;
   }
+  const std::string other =
+      has + "shape " + detail::shape_text(std::array{views[i].rows, views[i].cols}) + ", expected ";
+  const std::string any = other + "[any, " + std::to_string(shape.cols) + "]";
+  EXPECT_TRUE(text == other + detail::shape_text(std::array{shape.rows, shape.cols}) ||
+              (!row && text == any))
+      << other << ", not " << text;
 }
 
 template <class A>
@@ -85,8 +112,11 @@ struct LayerContract {
     Random rng(7);
     for (const Sizes& s : layer.sizes()) {
       LayerRun<A> run(layer, rng, s);
-      expect_rows_apart(layer.outputs(s), run.out,
-                        [&](const auto& views) { layer.forward(run.views_of(run.in), views, {}); });
+      expect_untouched(run.out, [&] {
+        expect_rows_apart(layer.outputs(s), run.out, [&](const auto& views) {
+          layer.forward(run.views_of(run.in), views, {});
+        });
+      });
     }
   }
 };
@@ -155,8 +185,65 @@ struct AdjointContract {
     for (const Sizes& s : layer.sizes()) {
       LayerRun<A> run(layer, rng, s);
       run.forward();
-      expect_rows_apart(layer.inputs(s), run.din,
-                        [&](const auto& views) { run.adjoint_into(views); });
+      expect_untouched(run.din, [&] {
+        expect_rows_apart(layer.inputs(s), run.din,
+                          [&](const auto& views) { run.adjoint_into(views); });
+      });
+    }
+  }
+};
+
+template <class A>
+struct RefusalContract {
+  const AnyLayer<A>& layer;
+
+  void OutputsAndInputsOfOtherShapesAreNamedBeforeAnythingIsWritten() const {
+    Random rng(9);
+    const auto names = layer.names();
+    for (const Sizes& s : layer.sizes()) {
+      LayerRun<A> run(layer, rng, s);
+      const Shapes inputs = layer.inputs(s), outputs = layer.outputs(s);
+      expect_untouched(run.out, [&] {
+        for (std::size_t i = 1; i < inputs.size(); ++i) {
+          if (names[1 + i].front() == '-') continue;
+          expect_named(names[0], names[1 + i], inputs[i], run.views_of(run.in), i, false,
+                       [&](const auto& views) { layer.forward(views, run.out.views(), {}); });
+        }
+        for (std::size_t o = 0; o < outputs.size(); ++o) {
+          for (const bool row : {false, true}) {
+            expect_named(
+                names[0], names[names.size() - outputs.size() + o], outputs[o], run.out.views(), o,
+                row, [&](const auto& views) { layer.forward(run.views_of(run.in), views, {}); });
+          }
+        }
+      });
+    }
+  }
+
+  void GradientsOfOtherShapesAreNamedBeforeAnythingIsWritten() const {
+    Random rng(10);
+    const auto names = layer.names();
+    for (const Sizes& s : layer.sizes()) {
+      LayerRun<A> run(layer, rng, s);
+      run.forward();
+      const Shapes inputs = layer.inputs(s);
+      const std::string function = names[0] + "_adjoint";
+      expect_untouched(run.din, [&] {
+        for (const bool row : {false, true}) {
+          expect_named(function, "dy", layer.outputs(s).back(), run.views_of(run.dy), 0, row,
+                       [&](const auto& dy) {
+                         layer.adjoint(run.views_of(run.in), run.views_of(run.out), dy[0],
+                                       run.din.views(), {});
+                       });
+          for (std::size_t i = 0; i < inputs.size(); ++i) {
+            const std::string input = names[1 + i].substr(names[1 + i].front() == '-');
+            const bool weight = input.ends_with("weight") || input.ends_with("bias");
+            expect_named(function, (weight ? "gradient of " : "d") + input, inputs[i],
+                         run.din.views(), i, row,
+                         [&](const auto& views) { run.adjoint_into(views); });
+          }
+        }
+      });
     }
   }
 };
@@ -197,6 +284,7 @@ void add_layer_tests(const std::string& prefix, int number, const AnyLayer<A>& l
   };
   const LayerContract<A> forward{layer};
   const AdjointContract<A> adjoint{layer};
+  const RefusalContract<A> refusal{layer};
   const WorkspaceContract<A> workspace{layer};
   MHLA_ADD_TEST(suite("LayerContract"), forward, IsItsDefinitionWithinTheBoundOfItsRoundings);
   MHLA_ADD_TEST(suite("LayerContract"), forward,
@@ -210,6 +298,12 @@ void add_layer_tests(const std::string& prefix, int number, const AnyLayer<A>& l
     MHLA_ADD_TEST(suite("AdjointContract"), adjoint, AGradientThatIsNotWantedChangesNoOther);
     MHLA_ADD_TEST(suite("AdjointContract"), adjoint,
                   GradientsWhoseRowsShareElementsAreRefusedBeforeOneIsWritten);
+  }
+  if (layer.names) {
+    MHLA_ADD_TEST(suite("RefusalContract"), refusal,
+                  OutputsAndInputsOfOtherShapesAreNamedBeforeAnythingIsWritten);
+    MHLA_ADD_TEST(suite("RefusalContract"), refusal,
+                  GradientsOfOtherShapesAreNamedBeforeAnythingIsWritten);
   }
   if (layer.forward_bytes)
     MHLA_ADD_TEST(suite("WorkspaceContract"), workspace,

@@ -2,7 +2,8 @@
 
 /// \file
 /// Promises of every layer: it is its definition, its adjoint adds the derivative of the
-/// definition, and bits depend neither on strides, nor on threads, nor on the memory used.
+/// definition, errors name an argument of another shape, and bits depend neither on strides, nor on
+/// threads, nor on the memory used.
 ///
 /// A layer is tested through a type L<A> with
 ///
@@ -19,7 +20,12 @@
 ///     static void adjoint(in, out, dy, din, call)    dy: gradient of the last output
 ///     kLoss, if it is there: dy is 1
 ///
-/// and, if it has a workspace (WorkspaceContract), with forward_bytes(s) and adjoint_bytes(s).
+/// and, if its errors name its arguments (RefusalContract), with
+///
+///     static std::vector<std::string> names()    {function, inputs, outputs}
+///
+/// where an input after a '-' may have any columns, and, if it has a workspace (WorkspaceContract),
+/// with forward_bytes(s) and adjoint_bytes(s).
 ///
 ///     TEST_LAYERS(Dense, testing::Types<DenseLayer<float>, DenseLayer<double>>);
 ///
@@ -40,6 +46,7 @@ constexpr AnyLayer<typename L::Scalar> any_layer() {
                                      &L::forward, &L::definition, &L::roundings};
   layer.is_loss = requires { L::kLoss; };
   if constexpr (requires { &L::adjoint; }) layer.adjoint = &L::adjoint;
+  if constexpr (requires { &L::names; }) layer.names = &L::names;
   if constexpr (requires { &L::forward_bytes; }) {
     layer.forward_bytes = &L::forward_bytes;
     layer.adjoint_bytes = &L::adjoint_bytes;

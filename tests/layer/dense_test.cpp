@@ -15,6 +15,7 @@ struct DenseLayer {
     return {{0, 3, 2},  {1, 1, 1},   {3, 0, 2},    {3, 2, 0},    {5, 7, 3},
             {64, 8, 9}, {65, 19, 5}, {200, 5, 17}, {700, 9, 33}, {1100, 3, 300}};
   }
+  static std::vector<std::string> names() { return {"dense", "x", "weight", "bias", "y"}; }
   static Shapes inputs(const Sizes& s) {
     Shapes all{{s[0], s[1]}, {s[2], s[1]}};
     if (kBias) all.push_back(row_of(s[2]));
@@ -53,32 +54,15 @@ using Dense =
     testing::Types<DenseLayer<float, true>, DenseLayer<double, true>, DenseLayer<double, false>>;
 TEST_LAYERS(Dense, Dense);
 
-TEST(DenseErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
+TEST(DenseErrors, NameColumnsThatAreApart) {
   const Matrix<float> x = Matrix<float>::Ones(4, 3), weight = Matrix<float>::Ones(2, 3);
-  const Matrix<float> other = Matrix<float>::Ones(5, 5);
-  const std::vector<float> bias(3);
-  Matrix<float> y = Matrix<float>::Constant(4, 2, 7), dx = Matrix<float>::Constant(4, 3, 7);
-  const auto forward = [&](MatrixView<const float> from, DenseView<const float> layer,
-                           MatrixView<float> to) {
-    return message_of<error>([&] { dense(from, layer, to); });
-  };
-  EXPECT_EQ(forward(x, {other, {}}, y), "mhla::dense: weight has shape [5, 5], expected [any, 3]");
-  EXPECT_EQ(forward(x, {weight, bias}, y), "mhla::dense: bias has 3 elements, expected 2 or none");
-  EXPECT_EQ(forward(x, {weight, {}}, dx), "mhla::dense: y has shape [4, 3], expected [4, 2]");
-  EXPECT_EQ(forward({x.data(), 4, 3, 1, 4}, {weight, {}}, y),
+  Matrix<float> y = Matrix<float>::Constant(4, 2, 7);
+  const MatrixView<const float> apart(x.data(), 4, 3, 1, 4);
+  EXPECT_EQ(message_of<error>([&] {
+              dense(apart, DenseView<const float>{weight, {}}, y);
+            }),
             "mhla::dense: x has column stride 4, expected 1");
-  const auto adjoint = [&](MatrixView<const float> dy, MatrixView<float> to, DenseView<float> g) {
-    return message_of<error>([&] { dense_adjoint(x, {weight, {}}, dy, to, g); });
-  };
-  std::vector<float> dbias(3, 7.f);
-  Matrix<float> dweight = Matrix<float>::Constant(2, 2, 7);
-  EXPECT_EQ(adjoint(dx, dx, {}), "mhla::dense_adjoint: dy has shape [4, 3], expected [4, 2]");
-  EXPECT_EQ(adjoint(y, y, {}), "mhla::dense_adjoint: dx has shape [4, 2], expected [4, 3]");
-  EXPECT_EQ(adjoint(y, dx, {dweight, {}}),
-            "mhla::dense_adjoint: gradient of weight has shape [2, 2], expected [2, 3]");
-  EXPECT_EQ(adjoint(y, dx, {{}, dbias}),
-            "mhla::dense_adjoint: gradient of bias has 3 elements, expected 2 or none");
-  EXPECT_TRUE((y.array() == 7).all() && (dx.array() == 7).all() && dbias[0] == 7);
+  EXPECT_TRUE((y.array() == 7).all());
 }
 
 }  // namespace

@@ -41,6 +41,9 @@ struct DepthwiseLayer {
   static std::vector<Sizes> sizes() {  // batch, c; the last has more than two chunks of rows
     return {{0, 3}, {2, 0}, {1, 1}, {2, 43}, {600 / kTokens, 9}};
   }
+  static std::vector<std::string> names() {
+    return {"depthwise_convolution", "x", "weight", "bias", "y"};
+  }
   static Shapes inputs(const Sizes& s) {
     return {{s[0] * kTokens, s[1]}, {s[1], kTaps}, row_of(s[1])};
   }
@@ -133,18 +136,12 @@ TEST(DepthwiseConvolution, ATokenOutsideTheGridMultipliesNothing) {
 }
 
 TEST(DepthwiseConvolutionErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
-  const Matrix<float> x = Matrix<float>::Ones(12, 5), weight = Matrix<float>::Ones(5, 9),
-                      narrow = Matrix<float>::Ones(5, 8);
-  const std::vector<float> five(5), four(4);
+  const Matrix<float> x = Matrix<float>::Ones(12, 5), weight = Matrix<float>::Ones(5, 9);
   const std::vector<Index> places{0, 1, 2, 3, 4, 6}, below{0, 1, 2, 3, -1, 5}, few{0, 1};
-  const DepthwiseGrid right{.tokens = {2, 3}, .kernel = {3, 3}};
-  Matrix<float> y = Matrix<float>::Constant(12, 5, 7), small = Matrix<float>::Constant(11, 5, 7);
-  const auto forward = [&](const Matrix<float>& from, ConvolutionView<const float> parameters,
-                           const DepthwiseGrid& grid, MatrixView<float> to) {
-    return message_of<error>([&] { depthwise_convolution(from, parameters, grid, to); });
-  };
+  Matrix<float> y = Matrix<float>::Constant(12, 5, 7);
   const auto of_grid = [&](const DepthwiseGrid& grid) {
-    return forward(x, {weight, five}, grid, y);
+    const ConvolutionView<const float> parameters{weight, {}};
+    return message_of<error>([&] { depthwise_convolution(x, parameters, grid, y); });
   };
   EXPECT_EQ(of_grid({.tokens = {2, 0}, .kernel = {3, 3}}),
             "mhla::depthwise_convolution: tokens is [1, 2, 0], expected sizes >= 1");
@@ -161,31 +158,7 @@ TEST(DepthwiseConvolutionErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
             "mhla::depthwise_convolution: places has a row 6, expected rows in [0, 6)");
   EXPECT_EQ(of_grid({.tokens = {2, 3}, .kernel = {3, 3}, .places = below}),
             "mhla::depthwise_convolution: places has a row -1, expected rows in [0, 6)");
-  EXPECT_EQ(forward(x, {narrow, five}, right, y),
-            "mhla::depthwise_convolution: weight has shape [5, 8], expected [5, 9]");
-  EXPECT_EQ(forward(x, {weight, four}, right, y),
-            "mhla::depthwise_convolution: bias has 4 elements, expected 5 or none");
-  EXPECT_EQ(forward(x, {weight, five}, right, small),
-            "mhla::depthwise_convolution: y has shape [11, 5], expected [12, 5]");
-  Matrix<float> dweight = Matrix<float>::Constant(5, 9, 7);
-  std::vector<float> dbias(5, 7.f);
-  const auto adjoint = [&](const Matrix<float>& dy, MatrixView<float> dx,
-                           ConvolutionView<float> gradients) {
-    return message_of<error>([&] {
-      depthwise_convolution_adjoint(x, {weight, five}, right, dy, dx, gradients);
-    });
-  };
-  EXPECT_EQ(adjoint(small, y, {dweight, dbias}),
-            "mhla::depthwise_convolution_adjoint: dy has shape [11, 5], expected [12, 5]");
-  EXPECT_EQ(adjoint(x, small, {dweight, dbias}),
-            "mhla::depthwise_convolution_adjoint: dx has shape [11, 5], expected [12, 5]");
-  EXPECT_EQ(adjoint(x, y, {small, dbias}),
-            "mhla::depthwise_convolution_adjoint: gradient of weight has shape [11, 5], expected "
-            "[5, 9]");
-  EXPECT_EQ(adjoint(x, y, {dweight, std::span(dbias).first(4)}),
-            "mhla::depthwise_convolution_adjoint: gradient of bias has 4 elements, expected 5 or "
-            "none");
-  EXPECT_TRUE((y.array() == 7).all() && (dweight.array() == 7).all() && dbias[0] == 7);
+  EXPECT_TRUE((y.array() == 7).all());
   EXPECT_EQ(message_of<error>([] {
               depthwise_convolution_workspace_bytes<float>(5, {3, 4});
             }),

@@ -16,6 +16,7 @@ struct GateLayer {
   static std::vector<Sizes> sizes() {  // n, c
     return {{0, 3}, {3, 0}, {1, 1}, {3, 7}, {65, 19}, {700, 3}};
   }
+  static std::vector<std::string> names() { return {"gate", "x", "g", "y"}; }
   static Shapes inputs(const Sizes& s) { return {{s[0], s[1]}, {s[0], s[1]}}; }
   static Shapes outputs(const Sizes& s) { return {{s[0], s[1]}}; }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
@@ -82,21 +83,11 @@ TEST(Gate, PassesThroughSiluUnlessToldOtherwise) {
   EXPECT_EQ(y, told);
 }
 
-TEST(GateErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
-  const Matrix<float> x = Matrix<float>::Ones(4, 5);
-  Matrix<float> y = x, wide(4, 7);
-  EXPECT_EQ(message_of<error>([&] { gate(x, wide, y); }),
-            "mhla::gate: g has shape [4, 7], expected [4, 5]");
-  EXPECT_EQ(message_of<error>([&] { gate(x, x, wide); }),
-            "mhla::gate: y has shape [4, 7], expected [4, 5]");
+TEST(GateErrors, NameTheGateOfTheAdjoint) {
+  const Matrix<float> x = Matrix<float>::Ones(4, 5), wide(4, 7);
+  Matrix<float> y = x;
   EXPECT_EQ(message_of<error>([&] { gate_adjoint(x, wide, x, y, y); }),
             "mhla::gate_adjoint: g has shape [4, 7], expected [4, 5]");
-  EXPECT_EQ(message_of<error>([&] { gate_adjoint(x, x, wide, y, y); }),
-            "mhla::gate_adjoint: dy has shape [4, 7], expected [4, 5]");
-  EXPECT_EQ(message_of<error>([&] { gate_adjoint(x, x, x, wide, y); }),
-            "mhla::gate_adjoint: dx has shape [4, 7], expected [4, 5]");
-  EXPECT_EQ(message_of<error>([&] { gate_adjoint(x, x, x, y, wide); }),
-            "mhla::gate_adjoint: dg has shape [4, 7], expected [4, 5]");
   EXPECT_EQ(y, x);
 }
 

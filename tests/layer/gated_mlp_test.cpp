@@ -15,6 +15,10 @@ struct GatedMlpLayer {
   static std::vector<Sizes> sizes() {  // n, in, h, out
     return {{0, 3, 9, 4}, {1, 3, 9, 4}, {3, 5, 19, 3}, {66, 3, 2, 4}, {700, 5, 19, 3}};
   }
+  static std::vector<std::string> names() {
+    return {"gated_mlp",   "x",         "gate weight", "gate bias", "up weight", "up bias",
+            "down weight", "down bias", "gate",        "up",        "hidden",    "y"};
+  }
   static Shapes inputs(const Sizes& s) {
     return {{s[0], s[1]}, {s[2], s[1]}, row_of(s[2]), {s[2], s[1]},
             row_of(s[2]), {s[3], s[2]}, row_of(s[3])};
@@ -113,75 +117,35 @@ TYPED_TEST(GatedMlpOf, GatesOfAnySizeHaveFiniteGradients) {
   }
 }
 
-TEST(GatedMlpErrors, OfTheForwardCallNameTheArgumentAndWhatWasExpected) {
+TEST(GatedMlpErrors, NamePackedLayersAndWhatTheForwardWrote) {
   Random rng(6);
   using L = GatedMlpLayer<float>;
   LayerRun<float> run(kLayerOn<L>, rng, {4, 5, 7, 3}), other(kLayerOn<L>, rng, {4, 6, 8, 2});
+  const auto x = run.in.views()[0];
   const auto in = L::parameters(LayerRun<float>::views_of(run.in));
   const auto bad = L::parameters(LayerRun<float>::views_of(other.in));
-  const auto forward = [&](const auto& parameters, std::size_t output) {
-    Views<float> out = run.out.views();
-    if (output < out.size()) out[output] = other.out.views()[output];
-    return message_of<error>(
-        [&] { gated_mlp(run.in.views()[0], parameters, out[0], out[1], out[2], out[3]); });
-  };
-  using V = GatedMlpView<const float>;
-  EXPECT_EQ(forward(V{bad.gate, in.up, in.down}, 4),
-            "mhla::gated_mlp: gate weight has shape [8, 6], expected [any, 5]");
-  EXPECT_EQ(forward(V{{in.gate.weight, bad.gate.bias}, in.up, in.down}, 4),
-            "mhla::gated_mlp: gate bias has 8 elements, expected 7 or none");
-  EXPECT_EQ(forward(V{in.gate, bad.up, in.down}, 4),
-            "mhla::gated_mlp: up weight has shape [8, 6], expected [7, 5]");
-  EXPECT_EQ(forward(V{in.gate, {in.up.weight, bad.up.bias}, in.down}, 4),
-            "mhla::gated_mlp: up bias has 8 elements, expected 7 or none");
-  EXPECT_EQ(forward(V{in.gate, in.up, bad.down}, 4),
-            "mhla::gated_mlp: down weight has shape [2, 8], expected [any, 7]");
-  EXPECT_EQ(forward(in, 0), "mhla::gated_mlp: gate has shape [4, 8], expected [4, 7]");
-  EXPECT_EQ(forward(in, 1), "mhla::gated_mlp: up has shape [4, 8], expected [4, 7]");
-  EXPECT_EQ(forward(in, 2), "mhla::gated_mlp: hidden has shape [4, 8], expected [4, 7]");
-  EXPECT_EQ(forward(in, 3), "mhla::gated_mlp: y has shape [4, 2], expected [4, 3]");
-
+  const Views<float> out = run.out.views(), wide = other.out.views(), din = run.din.views();
   std::array<std::vector<std::byte>, 3> memory, bad_memory;
-  const PackedGatedMlp<float> right = packed_gated_mlp(in, memory);
-  const PackedGatedMlp<float> wrong = packed_gated_mlp(bad, bad_memory);
   using P = PackedGatedMlp<float>;
-  EXPECT_EQ(forward(wrong, 4), "mhla::gated_mlp: x has shape [4, 5], expected [any, 6]");
-  EXPECT_EQ(forward(P{right.gate, wrong.up, right.down}, 4),
-            "mhla::gated_mlp: up has 6 inputs, expected 5 (the inputs of gate)");
-  EXPECT_EQ(forward(P{right.gate, right.up, wrong.down}, 4),
-            "mhla::gated_mlp: down has 8 inputs, expected 7 (the outputs of gate)");
-  EXPECT_EQ(forward(right, 2), "mhla::gated_mlp: hidden has shape [4, 8], expected [4, 7]");
-  const auto untouched = [](const Matrix<float>& m) { return m.array().isNaN().all(); };
-  for (std::size_t i = 0; i < run.out.count(); ++i) EXPECT_TRUE(untouched(run.out.copy(i)));
-}
-
-TEST(GatedMlpErrors, OfTheAdjointNameTheArgumentAndWhatWasExpected) {
-  Random rng(8);
-  using L = GatedMlpLayer<float>;
-  LayerRun<float> run(kLayerOn<L>, rng, {4, 5, 7, 3}), other(kLayerOn<L>, rng, {4, 6, 8, 2});
-  const auto in = L::parameters(LayerRun<float>::views_of(run.in));
-  const Views<float> out = run.out.views(), wrong = other.out.views();
-  const Views<float> din = run.din.views(), wrong_din = other.din.views();
-  const auto adjoint = [&](MatrixView<float> gate, MatrixView<float> up, MatrixView<float> dy,
-                           MatrixView<float> dx, const GatedMlpView<float>& gradients) {
-    return message_of<error>(
-        [&] { gated_mlp_adjoint(run.in.views()[0], in, gate, up, dy, dx, gradients); });
+  const P right = packed_gated_mlp(in, memory), wrong = packed_gated_mlp(bad, bad_memory);
+  const auto forward = [&](const P& parameters, MatrixView<float> hidden) {
+    return message_of<error>([&] { gated_mlp(x, parameters, out[0], out[1], hidden, out[3]); });
   };
-  const GatedMlpView<float> right = L::parameters(din), g = L::parameters(wrong_din);
-  EXPECT_EQ(adjoint(wrong[0], out[1], out[3], din[0], right),
+  EXPECT_EQ(forward(wrong, out[2]), "mhla::gated_mlp: x has shape [4, 5], expected [any, 6]");
+  EXPECT_EQ(forward(P{right.gate, wrong.up, right.down}, out[2]),
+            "mhla::gated_mlp: up has 6 inputs, expected 5 (the inputs of gate)");
+  EXPECT_EQ(forward(P{right.gate, right.up, wrong.down}, out[2]),
+            "mhla::gated_mlp: down has 8 inputs, expected 7 (the outputs of gate)");
+  EXPECT_EQ(forward(right, wide[2]), "mhla::gated_mlp: hidden has shape [4, 8], expected [4, 7]");
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_TRUE(run.out.copy(i).array().isNaN().all());
+  const auto adjoint = [&](MatrixView<float> gate, MatrixView<float> up) {
+    return message_of<error>(
+        [&] { gated_mlp_adjoint(x, in, gate, up, out[3], din[0], L::parameters(din)); });
+  };
+  EXPECT_EQ(adjoint(wide[0], out[1]),
             "mhla::gated_mlp_adjoint: gate has shape [4, 8], expected [4, 7]");
-  EXPECT_EQ(adjoint(out[0], wrong[1], out[3], din[0], right),
+  EXPECT_EQ(adjoint(out[0], wide[1]),
             "mhla::gated_mlp_adjoint: up has shape [4, 8], expected [4, 7]");
-  EXPECT_EQ(adjoint(out[0], out[1], wrong[3], din[0], right),
-            "mhla::gated_mlp_adjoint: dy has shape [4, 2], expected [4, 3]");
-  EXPECT_EQ(adjoint(out[0], out[1], out[3], wrong_din[0], right),
-            "mhla::gated_mlp_adjoint: dx has shape [4, 6], expected [4, 5]");
-  EXPECT_EQ(adjoint(out[0], out[1], out[3], din[0], {g.gate, {}, {}}),
-            "mhla::gated_mlp_adjoint: gradient of gate weight has shape [8, 6], expected [7, 5]");
-  EXPECT_EQ(adjoint(out[0], out[1], out[3], din[0], {{}, g.up, {}}),
-            "mhla::gated_mlp_adjoint: gradient of up weight has shape [8, 6], expected [7, 5]");
-  EXPECT_EQ(adjoint(out[0], out[1], out[3], din[0], {{}, {}, {{}, g.down.bias}}),
-            "mhla::gated_mlp_adjoint: gradient of down bias has 2 elements, expected 3 or none");
   EXPECT_TRUE(run.din == run.before);
 }
 

@@ -19,6 +19,7 @@ struct ModulateLayer {
   using Scalar = A;
 
   static std::vector<Sizes> sizes() { return modulation_sizes(); }
+  static std::vector<std::string> names() { return {"modulate", "x", "scale", "shift", "y"}; }
   static Shapes inputs(const Sizes& s) { return {{s[0] * s[1], s[2]}, {s[0], s[2]}, {s[0], s[2]}}; }
   static Shapes outputs(const Sizes& s) { return {{s[0] * s[1], s[2]}}; }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
@@ -48,6 +49,7 @@ struct AddGatedLayer {
   using Scalar = A;
 
   static std::vector<Sizes> sizes() { return modulation_sizes(); }
+  static std::vector<std::string> names() { return {"add_gated", "x", "gate", "h", "y"}; }
   static Shapes inputs(const Sizes& s) {
     return {{s[0] * s[1], s[2]}, {s[0], s[2]}, {s[0] * s[1], s[2]}};
   }
@@ -74,69 +76,27 @@ using Modulations = testing::Types<ModulateLayer<float>, ModulateLayer<double>,
                                    AddGatedLayer<float>, AddGatedLayer<double>>;
 TEST_LAYERS(Modulate, Modulations);
 
-TEST(ModulateErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
+TEST(ModulateErrors, NameRowsThatAreNotThoseOfTheItems) {
   const Matrix<float> x = Matrix<float>::Ones(6, 5), items = Matrix<float>::Ones(2, 5);
-  const Matrix<float> four = Matrix<float>::Ones(4, 5), narrow = Matrix<float>::Ones(2, 3);
-  const Matrix<float> none(0, 5);
+  const Matrix<float> four = Matrix<float>::Ones(4, 5), narrow(2, 3), none(0, 5);
   Matrix<float> y = Matrix<float>::Constant(6, 5, 7), d = Matrix<float>::Constant(2, 5, 7);
-  const auto forward = [&](MatrixView<const float> scale, MatrixView<const float> shift,
-                           MatrixView<float> to) {
-    return message_of<error>([&] { modulate(x, scale, shift, to); });
-  };
-  EXPECT_EQ(forward(narrow, items, y), "mhla::modulate: scale has shape [2, 3], expected [any, 5]");
-  EXPECT_EQ(forward(four, four, y),
+  const auto message = [](auto call) { return message_of<error>(call); };
+  EXPECT_EQ(message([&] { modulate(x, four, four, y); }),
             "mhla::modulate: x has 6 rows, expected a multiple of 4 (the rows of scale)");
-  EXPECT_EQ(forward(none, none, y),
+  EXPECT_EQ(message([&] { modulate(x, none, none, y); }),
             "mhla::modulate: x has 6 rows, expected a multiple of 0 (the rows of scale)");
-  EXPECT_EQ(forward(items, four, y), "mhla::modulate: shift has shape [4, 5], expected [2, 5]");
-  EXPECT_EQ(forward(items, items, d), "mhla::modulate: y has shape [2, 5], expected [6, 5]");
-  const auto adjoint = [&](MatrixView<const float> scale, MatrixView<const float> dy,
-                           MatrixView<float> dx, MatrixView<float> dscale,
-                           MatrixView<float> dshift) {
-    return message_of<error>([&] { modulate_adjoint(x, scale, dy, dx, dscale, dshift); });
-  };
-  EXPECT_EQ(adjoint(four, x, y, d, d),
+  EXPECT_EQ(message([&] { modulate(x, items, four, y); }),
+            "mhla::modulate: shift has shape [4, 5], expected [2, 5]");
+  EXPECT_EQ(message([&] { modulate_adjoint(x, four, y, y, d, d); }),
             "mhla::modulate_adjoint: x has 6 rows, expected a multiple of 4 (the rows of scale)");
-  EXPECT_EQ(adjoint(items, four, y, d, d),
-            "mhla::modulate_adjoint: dy has shape [4, 5], expected [6, 5]");
-  EXPECT_EQ(adjoint(items, x, d, d, d),
-            "mhla::modulate_adjoint: dx has shape [2, 5], expected [6, 5]");
-  EXPECT_EQ(adjoint(items, x, y, y, d),
-            "mhla::modulate_adjoint: dscale has shape [6, 5], expected [2, 5]");
-  EXPECT_EQ(adjoint(items, x, y, d, y),
-            "mhla::modulate_adjoint: dshift has shape [6, 5], expected [2, 5]");
-  EXPECT_TRUE((y.array() == 7).all() && (d.array() == 7).all());
-}
-
-TEST(AddGatedErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
-  const Matrix<float> x = Matrix<float>::Ones(6, 5), items = Matrix<float>::Ones(2, 5);
-  const Matrix<float> four = Matrix<float>::Ones(4, 5), narrow = Matrix<float>::Ones(2, 3);
-  Matrix<float> y = Matrix<float>::Constant(6, 5, 7), d = Matrix<float>::Constant(2, 5, 7);
-  const auto forward = [&](MatrixView<const float> gate, MatrixView<const float> h,
-                           MatrixView<float> to) {
-    return message_of<error>([&] { add_gated(x, gate, h, to); });
-  };
-  EXPECT_EQ(forward(narrow, x, y), "mhla::add_gated: gate has shape [2, 3], expected [any, 5]");
-  EXPECT_EQ(forward(four, x, y),
+  EXPECT_EQ(message([&] { add_gated(x, four, x, y); }),
             "mhla::add_gated: x has 6 rows, expected a multiple of 4 (the rows of gate)");
-  EXPECT_EQ(forward(items, four, y), "mhla::add_gated: h has shape [4, 5], expected [6, 5]");
-  EXPECT_EQ(forward(items, x, d), "mhla::add_gated: y has shape [2, 5], expected [6, 5]");
-  const auto adjoint = [&](MatrixView<const float> gate, MatrixView<const float> dy,
-                           MatrixView<float> dx, MatrixView<float> dgate, MatrixView<float> dh) {
-    return message_of<error>([&] { add_gated_adjoint(gate, x, dy, dx, dgate, dh); });
-  };
-  EXPECT_EQ(adjoint(narrow, x, y, d, y),
+  EXPECT_EQ(message([&] { add_gated(x, items, four, y); }),
+            "mhla::add_gated: h has shape [4, 5], expected [6, 5]");
+  EXPECT_EQ(message([&] { add_gated_adjoint(narrow, x, y, y, d, y); }),
             "mhla::add_gated_adjoint: h has shape [6, 5], expected [any, 3]");
-  EXPECT_EQ(adjoint(four, x, y, d, y),
+  EXPECT_EQ(message([&] { add_gated_adjoint(four, x, y, y, d, y); }),
             "mhla::add_gated_adjoint: h has 6 rows, expected a multiple of 4 (the rows of gate)");
-  EXPECT_EQ(adjoint(items, four, y, d, y),
-            "mhla::add_gated_adjoint: dy has shape [4, 5], expected [6, 5]");
-  EXPECT_EQ(adjoint(items, x, d, d, y),
-            "mhla::add_gated_adjoint: dx has shape [2, 5], expected [6, 5]");
-  EXPECT_EQ(adjoint(items, x, y, y, y),
-            "mhla::add_gated_adjoint: dgate has shape [6, 5], expected [2, 5]");
-  EXPECT_EQ(adjoint(items, x, y, d, d),
-            "mhla::add_gated_adjoint: dh has shape [2, 5], expected [6, 5]");
   EXPECT_TRUE((y.array() == 7).all() && (d.array() == 7).all());
 }
 

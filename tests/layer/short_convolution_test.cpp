@@ -20,6 +20,9 @@ struct ShortConvolutionLayer {
     return {{0, 3, 4},   {3, 0, 4},   {1, 1, 1},          {2, 5, 4},
             {67, 43, 4}, {70, 2, 67}, {600 / Batch, 9, 3}};
   }
+  static std::vector<std::string> names() {
+    return {"short_convolution", "x", "-weight", "bias", "y"};
+  }
   static Shapes inputs(const Sizes& s) {
     return {{Batch * s[0], s[1]}, {s[1], s[2]}, row_of(s[1])};
   }
@@ -137,7 +140,7 @@ TEST(ShortConvolution, ABiasMayBeLeftOut) {
 TEST(ShortConvolutionErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(6, 5), weight = Matrix<float>::Ones(5, 4),
                       few = Matrix<float>::Ones(4, 4), none(5, 0);
-  const std::vector<float> five(5), four(4);
+  const std::vector<float> five(5);
   Matrix<float> y = Matrix<float>::Constant(6, 5, 7), small = Matrix<float>::Constant(5, 5, 7);
   const auto forward = [&](ConvolutionView<const float> parameters, Index batch,
                            MatrixView<float> to, MatrixView<float> state) {
@@ -152,30 +155,9 @@ TEST(ShortConvolutionErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
             "mhla::short_convolution: weight has shape [4, 4], expected [5, any]");
   EXPECT_EQ(forward({none, five}, 2, y, y),
             "mhla::short_convolution: weight has no taps, expected at least one");
-  EXPECT_EQ(forward({weight, four}, 2, y, y),
-            "mhla::short_convolution: bias has 4 elements, expected 5 or none");
-  EXPECT_EQ(forward({weight, five}, 2, small, y),
-            "mhla::short_convolution: y has shape [5, 5], expected [6, 5]");
   EXPECT_EQ(forward({weight, five}, 2, y, small),
             "mhla::short_convolution: state has shape [5, 5], expected [6, 5]");
-  Matrix<float> dweight = Matrix<float>::Constant(5, 4, 7);
-  std::vector<float> dbias(5, 7.f);
-  const auto adjoint = [&](const Matrix<float>& dy, MatrixView<float> dx,
-                           ConvolutionView<float> gradients) {
-    return message_of<error>([&] {
-      short_convolution_adjoint(x, {weight, five}, {.batch = 2}, dy, dx, gradients);
-    });
-  };
-  EXPECT_EQ(adjoint(small, y, {dweight, dbias}),
-            "mhla::short_convolution_adjoint: dy has shape [5, 5], expected [6, 5]");
-  EXPECT_EQ(adjoint(x, small, {dweight, dbias}),
-            "mhla::short_convolution_adjoint: dx has shape [5, 5], expected [6, 5]");
-  EXPECT_EQ(adjoint(x, y, {small, dbias}),
-            "mhla::short_convolution_adjoint: gradient of weight has shape [5, 5], expected "
-            "[5, 4]");
-  EXPECT_EQ(adjoint(x, y, {dweight, std::span(dbias).first(4)}),
-            "mhla::short_convolution_adjoint: gradient of bias has 4 elements, expected 5 or none");
-  EXPECT_TRUE((y.array() == 7).all() && (dweight.array() == 7).all() && dbias[0] == 7);
+  EXPECT_TRUE((y.array() == 7).all());
 }
 
 }  // namespace

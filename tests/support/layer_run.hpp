@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "mhla/core/call.hpp"
@@ -130,7 +131,7 @@ class Tensors {
   std::vector<Matrix<A>> memory_;
 };
 
-/// A layer of contract/layer.hpp in numbers of type A. It may lack the last three.
+/// A layer of contract/layer.hpp in numbers of type A. It may lack the last four.
 template <class A>
 struct AnyLayer {
   using In = Views<const A>;
@@ -145,6 +146,7 @@ struct AnyLayer {
   bool is_loss = false;
   void (*adjoint)(const In& in, const In& out, MatrixView<const A> dy, const Views<A>& din,
                   const Call&) = nullptr;
+  std::vector<std::string> (*names)() = nullptr;
   std::size_t (*forward_bytes)(const Sizes&) = nullptr;
   std::size_t (*adjoint_bytes)(const Sizes&) = nullptr;
 };
