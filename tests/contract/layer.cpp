@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -194,7 +195,7 @@ struct AdjointContract {
 };
 
 template <class A>
-struct RefusalContract {
+struct ArgumentContract {
   const AnyLayer<A>& layer;
 
   void OutputsAndInputsOfOtherShapesAreNamedBeforeAnythingIsWritten() const {
@@ -217,6 +218,24 @@ struct RefusalContract {
           }
         }
       });
+    }
+  }
+
+  void ABiasThatIsLeftOutIsZero() const {
+    Random rng(11);
+    const auto names = layer.names();
+    for (const Sizes& s : layer.sizes()) {
+      for (std::size_t i = 0; i < layer.inputs(s).size(); ++i) {
+        if (!names[1 + i].ends_with("bias")) continue;
+        LayerRun<A> run(layer, rng, s), without = run;
+        const MatrixView<A> bias = run.in.inside(i);
+        std::fill_n(bias.data, bias.cols, A(0));
+        run.forward();
+        Views<const A> in = run.views_of(run.in);
+        in[i] = {};
+        layer.forward(in, without.out.views(), {});
+        EXPECT_TRUE(without.out == run.out) << names[1 + i] << testing::PrintToString(s);
+      }
     }
   }
 
@@ -284,7 +303,7 @@ void add_layer_tests(const std::string& prefix, int number, const AnyLayer<A>& l
   };
   const LayerContract<A> forward{layer};
   const AdjointContract<A> adjoint{layer};
-  const RefusalContract<A> refusal{layer};
+  const ArgumentContract<A> arguments{layer};
   const WorkspaceContract<A> workspace{layer};
   MHLA_ADD_TEST(suite("LayerContract"), forward, IsItsDefinitionWithinTheBoundOfItsRoundings);
   MHLA_ADD_TEST(suite("LayerContract"), forward,
@@ -300,10 +319,11 @@ void add_layer_tests(const std::string& prefix, int number, const AnyLayer<A>& l
                   GradientsWhoseRowsShareElementsAreRefusedBeforeOneIsWritten);
   }
   if (layer.names) {
-    MHLA_ADD_TEST(suite("RefusalContract"), refusal,
+    MHLA_ADD_TEST(suite("ArgumentContract"), arguments,
                   OutputsAndInputsOfOtherShapesAreNamedBeforeAnythingIsWritten);
-    MHLA_ADD_TEST(suite("RefusalContract"), refusal,
+    MHLA_ADD_TEST(suite("ArgumentContract"), arguments,
                   GradientsOfOtherShapesAreNamedBeforeAnythingIsWritten);
+    MHLA_ADD_TEST(suite("ArgumentContract"), arguments, ABiasThatIsLeftOutIsZero);
   }
   if (layer.forward_bytes)
     MHLA_ADD_TEST(suite("WorkspaceContract"), workspace,

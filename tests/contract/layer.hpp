@@ -2,8 +2,8 @@
 
 /// \file
 /// Promises of every layer: it is its definition, its adjoint adds the derivative of the
-/// definition, errors name an argument of another shape, and bits depend neither on strides, nor on
-/// threads, nor on the memory used.
+/// definition, errors name an argument of another shape, a bias that is left out is 0, and bits
+/// depend neither on strides, nor on threads, nor on the memory used.
 ///
 /// A layer is tested through a type L<A> with
 ///
@@ -20,7 +20,7 @@
 ///     static void adjoint(in, out, dy, din, call)    dy: gradient of the last output
 ///     kLoss, if it is there: dy is 1
 ///
-/// and, if its errors name its arguments (RefusalContract), with
+/// and, if its errors name its arguments (ArgumentContract), with
 ///
 ///     static std::vector<std::string> names()    {function, inputs, outputs}
 ///

@@ -7,7 +7,7 @@ namespace mhla::test {
 namespace {
 
 /// x [n,in], weight [out,in], bias [out] -> y [n,out].
-template <class A, bool kBias>
+template <class A>
 struct DenseLayer {
   using Scalar = A;
 
@@ -16,15 +16,11 @@ struct DenseLayer {
             {64, 8, 9}, {65, 19, 5}, {200, 5, 17}, {700, 9, 33}, {1100, 3, 300}};
   }
   static std::vector<std::string> names() { return {"dense", "x", "weight", "bias", "y"}; }
-  static Shapes inputs(const Sizes& s) {
-    Shapes all{{s[0], s[1]}, {s[2], s[1]}};
-    if (kBias) all.push_back(row_of(s[2]));
-    return all;
-  }
+  static Shapes inputs(const Sizes& s) { return {{s[0], s[1]}, {s[2], s[1]}, row_of(s[2])}; }
   static Shapes outputs(const Sizes& s) { return {{s[0], s[2]}}; }
   template <class T>
   static DenseView<T> parameters(const Views<T>& in) {
-    return {in[1], kBias ? span_of(in[2]) : std::span<T>()};
+    return {in[1], span_of(in[2])};
   }
   static void forward(const Views<const A>& in, const Views<A>& out, const Call& call) {
     dense(in[0], parameters(in), out[0], call);
@@ -37,7 +33,7 @@ struct DenseLayer {
     Matrix<Dual<A>> y = Matrix<Dual<A>>::Zero(in[0].rows(), in[1].rows());
     for (Index r = 0; r < y.rows(); ++r) {
       for (Index o = 0; o < y.cols(); ++o) {
-        if (kBias) y(r, o) = in[2](0, o);
+        y(r, o) = in[2](0, o);
         for (Index i = 0; i < in[0].cols(); ++i) y(r, o) += in[0](r, i) * in[1](o, i);
       }
     }
@@ -50,8 +46,7 @@ struct DenseLayer {
   }
 };
 
-using Dense =
-    testing::Types<DenseLayer<float, true>, DenseLayer<double, true>, DenseLayer<double, false>>;
+using Dense = testing::Types<DenseLayer<float>, DenseLayer<double>>;
 TEST_LAYERS(Dense, Dense);
 
 TEST(DenseErrors, NameColumnsThatAreApart) {

@@ -128,15 +128,6 @@ TYPED_TEST(ShortConvolutionState, ASequenceInPartsHasTheBitsOfOneCall) {
   }
 }
 
-TEST(ShortConvolution, ABiasMayBeLeftOut) {
-  Matrix<float> x(3, 1), weight(1, 2), y(3, 1), expected(3, 1);
-  x << 1, 2, 3;
-  weight << 10, 1;
-  short_convolution(x, {weight, {}}, {.silu = false}, y);
-  expected << 1, 12, 23;
-  EXPECT_EQ(y, expected);
-}
-
 TEST(ShortConvolutionErrors, NameTheFunctionTheArgumentAndWhatWasExpected) {
   const Matrix<float> x = Matrix<float>::Ones(6, 5), weight = Matrix<float>::Ones(5, 4),
                       few = Matrix<float>::Ones(4, 4), none(5, 0);
