@@ -4,8 +4,8 @@
 /// A table over offsets of blocks (policy/distance_mixing.hpp) by least squares. The fit is to the
 /// coefficients of learned matrices, or to targets, weighted with what queries read (MixingFit):
 ///
-///     f(o) = mean of the m_ib whose blocks have the offset o     a table of coefficients as they
-///     are m_ib = f(o_ib) / sum_b' f(o_ib')                           rows that sum to 1
+///     f(o) = mean of the m_ib of offset o          a table of coefficients as they are
+///     m_ib = f(o_ib) / sum_b' f(o_ib')             rows that sum to 1
 ///
 /// Rows that sum to 1 are fitted in rounds, each of which takes the sums from the table before, as
 /// resize() does. Offsets beyond the table count as its border. An offset that no coefficient has

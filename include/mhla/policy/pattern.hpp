@@ -73,9 +73,8 @@ class Pattern {
   /// The same numbers in memory, without the coefficients of blocks in later steps than their
   /// row's. A step is `step` consecutive blocks, such as those of a frame: row i keeps the columns
   /// b < (i / step + 1) step.
-  /// \throws option_error if step < 1, if lists have a column of a later step, or if the pattern
-  /// has
-  ///     steps of another size.
+  /// \throws option_error if step < 1, if lists have a column of a later step, or for a pattern
+  ///     with steps of another size.
   /// \param function  that errors name
   Pattern block_causal(Index step, const char* function = "block_causal") const;
 

@@ -32,9 +32,9 @@ void expect_stream_inputs(const char* function, const Inputs<T>& in) {
 
 /// Describes a prefill as a problem: N further tokens of sequences of a stream.
 /// \param stream  M blocks of W tokens
-/// \throws shape_error, option_error as make_problem() does; option_error for what streams do not
-/// take
-///         or more than M W tokens in all; shape_error for another number of heads.
+/// \throws shape_error, option_error as make_problem() does; shape_error for another number of
+///         heads.
+/// \throws option_error for what streams do not take, or more than M W tokens in all.
 template <int D, int E, DeviceScalar T>
 Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
                         Index seen, Index heads, const Operator& op, TensorView<T> out) {
