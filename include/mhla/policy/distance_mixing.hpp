@@ -138,9 +138,9 @@ MixingMatrix<A> distance_matrix(const DistanceMixing<A>& f, GridShape blocks, co
 }
 
 /// Adds the gradient of f for the gradient dm of distance_matrix(f, blocks, pattern of dm). Sums
-/// are in double, and each is added once. \throws shape_error unless dm is [M,M] with a matrix for
-/// each table, and df has the offsets and
-///     heads of f; option_error as above, before df is touched.
+/// are in double, and each is added once.
+/// \throws shape_error unless dm is [M,M] with a matrix for each table, and df has the offsets and
+///     the heads of f; option_error as above. Then df is not touched.
 template <class A>
 void distance_matrix_adjoint(
     const DistanceView<A>& f, GridShape blocks,

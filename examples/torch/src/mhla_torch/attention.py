@@ -19,13 +19,17 @@ class MHLA(nn.Module):
     tokens, block: tokens of an image or a video along each axis, in raster order, and tokens of a
         block along each axis; or two numbers: the most tokens of a sequence, and tokens of a block
     prefix: tokens before the image, such as a class token; they are a separate block
+    offsets: an odd number of offsets between blocks along each axis, or none. With them the
+        parameter is a table of coefficients (distance_matrix) that serves images of any size
     options: options of mhla_torch.bidirectional and mhla_torch.causal, such as backend
 
-    The parameter is the mixing matrix `mixing` [M,M]. It starts as locality (uniform if causal),
-    with rows that sum to 1. After a step of an optimiser constrain_() keeps it in [0, 1].
+    The parameter is the mixing matrix `mixing` [M,M], or a table [offsets]. It starts as locality
+    (uniform if causal), with rows that sum to 1. After a step of an optimiser constrain_() keeps it
+    in [0, 1].
     """
 
-    def __init__(self, tokens, block, *, prefix=0, causal=False, layout="bhnd", **options):
+    def __init__(self, tokens, block, *, prefix=0, causal=False, layout="bhnd", offsets=(),
+                 **options):
         super().__init__()
         sequence = isinstance(tokens, int)
         if causal and not (sequence and prefix == 0):
@@ -35,11 +39,18 @@ class MHLA(nn.Module):
         self.block = (block,) if sequence else tuple(block)
         self.prefix, self.causal = prefix, causal
         self.options = {"layout": layout} | options
+        self.offsets = tuple(offsets)
         counts = blocks_along((tokens,) if sequence else self.grid, self.block)
         if prefix < 0:
             raise ValueError(f"MHLA: prefix is {prefix}, expected at least 0")
-        mixing = uniform_causal(counts[0]) if causal else with_prefix(
-            operators.locality(counts), prefix)
+        if self.offsets:
+            operators.distance_matrix(torch.ones(self.offsets), counts)  # refuses what does not fit
+            near = operators.locality(self.offsets)
+            mixing = near[len(near) // 2].view(self.offsets)
+            mixing = torch.ones_like(mixing) if causal else mixing
+        else:
+            mixing = uniform_causal(counts[0]) if causal else with_prefix(
+                operators.locality(counts), prefix)
         self.mixing = nn.Parameter(mixing.to(torch.get_default_device(), torch.get_default_dtype()))
 
     def forward(self, q, k, v, **options):
@@ -48,16 +59,25 @@ class MHLA(nn.Module):
         options: options of this call, such as key_mask or the weights of feature maps
         """
         options = self.options | options
+        mixing = self.matrix(q.shape[1 if options["layout"] == "bnhd" else 2])
         if self.causal:
-            return operators.causal(q, k, v, self.mixing, block=self.block[0], **options)
-        return operators.bidirectional(q, k, v, self.mixing, grid=self.grid, block=self.block,
+            return operators.causal(q, k, v, mixing, block=self.block[0], **options)
+        return operators.bidirectional(q, k, v, mixing, grid=self.grid, block=self.block,
                                        prefix=self.prefix, **options)
+
+    def matrix(self, tokens=None):
+        """The mixing matrix: of the module's image, or of a sequence of so many tokens."""
+        if not self.offsets:
+            return self.mixing
+        counts = blocks_along(self.grid or (max(1, tokens - self.prefix),), self.block)
+        return with_prefix(operators.distance_matrix(self.mixing, counts, causal=self.causal),
+                           self.prefix)
 
     @torch.no_grad()
     def constrain_(self):
         """Clamps the mixing matrix to [0, 1], and to the lower triangle if causal."""
         self.mixing.clamp_(0, 1)
-        if self.causal:
+        if self.causal and not self.offsets:
             self.mixing.tril_()
 
     @torch.no_grad()
@@ -67,14 +87,18 @@ class MHLA(nn.Module):
         tokens, block: as in the constructor; block keeps its value by default
         options: options of mhla_torch.resize
 
-        The parameter is a new tensor, so make an optimiser after this. Coefficients between the
-        prefix and a new block are means over the old blocks; the sums of the prefix stay.
+        A table of offsets stays. Otherwise the parameter is a new tensor, so make an optimiser after
+        this. Coefficients between the prefix and a new block are means over the old blocks; the
+        sums of the prefix stay.
         """
         if not self.grid:
             raise ValueError("MHLA: the module is of a sequence, expected an image or a video")
         block = self.block if block is None else tuple(block)
         before, after = (blocks_along(*sizes) for sizes in ((self.grid, self.block),
                                                             (tokens, block)))
+        if self.offsets:
+            self.grid, self.block = tuple(tokens), block
+            return
         first = int(self.prefix > 0)
         inside = operators.resize(self.mixing[first:, first:], before, after, **options)
         resized = inside.new_empty([len(inside) + first] * 2)

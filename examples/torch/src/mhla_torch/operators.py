@@ -94,6 +94,35 @@ def resize(mixing, from_blocks, to_blocks, *, unit="extent", sum_to_one="rows"):
     return resized.to(mixing)
 
 
+def distance_matrix(table, blocks, *, causal=False, rows_sum_to_one=True):
+    """Mixing matrices that depend on the offset between blocks alone, for any grid. -> [..,M,M]
+
+    table: [..,2 R + 1] for each of one to three axes: f of the offsets from -R to R, the place of
+        the query block minus that of the key block. Larger offsets read the border. Leading axes,
+        such as heads, stay
+    blocks: blocks along each axis
+    causal: keys of later blocks have no coefficients
+    rows_sum_to_one: rows are divided by their sums, so that larger grids have outputs of equal size
+
+    Gradients are those of indexing. A model that is trained on one grid runs on others.
+    """
+    axes = len(blocks)
+    sizes = table.shape[max(0, table.dim() - axes):]
+    if not 1 <= axes <= 3 or len(sizes) < axes or any(size % 2 == 0 for size in sizes):
+        raise ValueError(f"distance_matrix: table has shape {list(table.shape)}, expected an odd "
+                         f"number of offsets for each axis of blocks {tuple(blocks)}")
+    if min(blocks) < 1:
+        raise ValueError(f"distance_matrix: blocks is {tuple(blocks)}, expected at least 1 each")
+    places = torch.cartesian_prod(*(torch.arange(count, device=table.device) for count in blocks))
+    at = 0
+    for along, size in zip(places.view(-1, axes).T, sizes):
+        offsets = along[:, None] - along
+        at = at * size + offsets.clamp(-(size // 2), size // 2) + size // 2
+    matrix = table.flatten(-axes)[..., at]
+    matrix = matrix.tril() if causal else matrix
+    return matrix / matrix.sum(-1, keepdim=True) if rows_sum_to_one else matrix
+
+
 @dataclass(frozen=True)
 class Explanation:
     """The backend that a call would take, and the reason."""
