@@ -49,7 +49,7 @@ fi
 
 packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev libcli11-dev)
 case $name in
-  train_images | convert | draw_images) packages+=(zlib1g-dev python3-matplotlib dataset-fashion-mnist) ;;
+  train_images | convert | draw_images | image_sizes) packages+=(zlib1g-dev python3-matplotlib dataset-fashion-mnist) ;;
   write_text | extend_text) packages+=(python3-matplotlib bible-kjv bible-kjv-text) ;;
   throughput) packages+=(python3-matplotlib) ;;
   distributed) packages+=(libopenmpi-dev) ;;

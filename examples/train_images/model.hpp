@@ -36,7 +36,7 @@ class Model : public examples::BlockModel<mhla::DeitBlock<T>> {
   explicit Model(const Settings& settings) : settings_(settings) {
     const Index c = settings.dim;
     this->add_dense("patch", c, kPatchPixels);
-    this->add("position", {kTokens, c});
+    this->add("position", {settings.tokens(), c});
     this->add_blocks(settings.depth, block_options(settings));
     this->add_norm("norm", c);
     this->add_dense("head", examples::kClasses, c);
@@ -65,10 +65,9 @@ class Model : public examples::BlockModel<mhla::DeitBlock<T>> {
       const std::span<T> numbers = p.place().numbers(std::span<T>(row));
       if (examples::is_mixing(p.name)) {
         const Index m = p.shape[0];
-        const auto start =
-            m > 1 && settings_.init == MixingStart::kLocality
-                ? mhla::locality<T>(mhla::Grid({kSide, kSide}, token_block(m)).block_grid()).dense()
-                : mhla::Matrix<T>::Constant(m, m, T(1) / static_cast<T>(m)).eval();
+        const auto start = m > 1 && settings_.init == MixingStart::kLocality
+                               ? mhla::locality<T>(block_grid(settings_)).dense()
+                               : mhla::Matrix<T>::Constant(m, m, T(1) / static_cast<T>(m)).eval();
         std::copy_n(start.data(), start.size(), numbers.begin());
       } else if (p.name == "position") {
         for (T& number : numbers) number = static_cast<T>(0.02 * random.normal());
@@ -91,15 +90,15 @@ template <class T>
 struct Activations {
   /// \param images  largest number of images at a time
   Activations(const Model<T>& model, Index images)
-      : tokens(images * kTokens, kPatchPixels),
-        pass(model, images, kTokens, model.settings().dim),
-        normed(images * kTokens, model.settings().dim),
+      : tokens(images * model.settings().tokens(), kPatchPixels),
+        pass(model, images, model.settings().tokens(), model.settings().dim),
+        normed(images * model.settings().tokens(), model.settings().dim),
         pooled(images, model.settings().dim),
         logits(images, examples::kClasses),
         dlogits(logits),
         dpooled(pooled),
         dnormed(normed) {
-    const Index n = images * kTokens, c = model.settings().dim;
+    const Index n = images * model.settings().tokens(), c = model.settings().dim;
     workspace.resize(
         std::max({mhla::dense_adjoint_workspace_bytes<T>(n, kPatchPixels, c),
                   mhla::dense_adjoint_workspace_bytes<T>(images, c, examples::kClasses),
@@ -120,19 +119,19 @@ void forward(const Model<T>& model, Index images, Activations<T>& a) {
   const auto p = model.parameters();
   const mhla::ParameterTable& table = model.table();
   const mhla::Call call{.workspace = a.workspace};
-  const Index n = images * kTokens, c = model.settings().dim;
+  const Index tokens = model.settings().tokens(), n = images * tokens, c = model.settings().dim;
   const auto x = a.pass.input(images), normed = a.normed.rows(n),
              pooled = a.pooled.zero_rows(images);
   mhla::dense(a.tokens.rows(n), model.dense(p, "patch"), x, call);
   const auto position = table.matrix(p, "position");
   for (Index r = 0; r < n; ++r) {
-    for (Index j = 0; j < c; ++j) x(r, j) += position(r % kTokens, j);
+    for (Index j = 0; j < c; ++j) x(r, j) += position(r % tokens, j);
   }
   a.pass.forward(model, images);
   mhla::layer_norm(a.pass.output(images), table.numbers(p, "norm.weight"),
                    table.numbers(p, "norm.bias"), kNormEps, normed);
   for (Index r = 0; r < n; ++r) {
-    for (Index j = 0; j < c; ++j) pooled(r / kTokens, j) += normed(r, j) / static_cast<T>(kTokens);
+    for (Index j = 0; j < c; ++j) pooled(r / tokens, j) += normed(r, j) / static_cast<T>(tokens);
   }
   mhla::dense(pooled, model.dense(p, "head"), a.logits.rows(images), call);
 }
@@ -145,12 +144,12 @@ void backward(const Model<T>& model, Index images, Activations<T>& a, std::span<
   const auto p = model.parameters();
   const mhla::ParameterTable& table = model.table();
   const mhla::Call call{.workspace = a.workspace};
-  const Index n = images * kTokens, c = model.settings().dim;
+  const Index tokens = model.settings().tokens(), n = images * tokens, c = model.settings().dim;
   const auto dpooled = a.dpooled.zero_rows(images), dnormed = a.dnormed.rows(n);
   mhla::dense_adjoint(a.pooled.rows(images), model.dense(p, "head"), a.dlogits.rows(images),
                       dpooled, model.dense(gradient, "head"), call);
   for (Index r = 0; r < n; ++r) {
-    for (Index j = 0; j < c; ++j) dnormed(r, j) = dpooled(r / kTokens, j) / static_cast<T>(kTokens);
+    for (Index j = 0; j < c; ++j) dnormed(r, j) = dpooled(r / tokens, j) / static_cast<T>(tokens);
   }
   mhla::layer_norm_adjoint(a.pass.output(images), table.numbers(p, "norm.weight"), kNormEps,
                            dnormed, a.pass.zero_gradient(images),
@@ -161,7 +160,7 @@ void backward(const Model<T>& model, Index images, Activations<T>& a, std::span<
   mhla::dense_adjoint(a.tokens.rows(n), model.dense(p, "patch"), dx, {},
                       model.dense(gradient, "patch"), call);
   for (Index r = 0; r < n; ++r) {
-    for (Index j = 0; j < c; ++j) dposition(r % kTokens, j) += dx(r, j);
+    for (Index j = 0; j < c; ++j) dposition(r % tokens, j) += dx(r, j);
   }
 }
 

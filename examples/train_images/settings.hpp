@@ -31,7 +31,9 @@ struct Settings {
   MixingStart init = MixingStart::kLocality;  ///< of mixing
   bool freeze_mixing = false;
   Index seed = 1;
+  mhla::GridShape grid = kGrid;  ///< tokens along each axis; checkpoints are of kGrid
 
+  Index tokens() const { return grid[1] * grid[2]; }  ///< N
   /// True for trained mixing matrices. Linear attention is MHLA with one block, whose coefficient
   /// stays 1.
   bool trains_mixing() const { return attention == Attention::kMhla && !freeze_mixing; }
@@ -49,11 +51,17 @@ inline mhla::GridShape token_block(Index blocks) {
   return {kSide / rows, kSide / columns};
 }
 
-/// Options of a block of the model: DeiT's, with the paper's operator.
+/// Blocks of tokens along each axis, with MHLA.
+inline mhla::GridShape block_grid(const Settings& s) {
+  return mhla::Grid(s.grid, token_block(s.blocks)).block_grid();
+}
+
+/// Options of a block of the model: DeiT's, with the paper's operator. Blocks of tokens are as
+/// large on every grid.
 inline mhla::DeitOptions block_options(const Settings& s) {
   return {.attention = {.heads = s.heads,
-                        .tokens = {kSide, kSide},
-                        .block = token_block(s.attention == Attention::kMhla ? s.blocks : 1),
+                        .tokens = s.grid,
+                        .block = s.attention == Attention::kMhla ? token_block(s.blocks) : s.grid,
                         .order = mhla::TokenOrder::kRaster,
                         .layer_norm = false,  // the block has one
                         .lepe = s.lepe,

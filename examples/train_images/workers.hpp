@@ -94,10 +94,12 @@ class Workers {
                                 std::span<const Index> shard, Activations<T>& a) {
     const auto count = static_cast<Index>(shard.size());
     std::uint8_t labels[kShard];
-    const mhla::MatrixView<T> tokens = a.tokens.rows(count * kTokens);
+    const Settings& settings = model.settings();
+    const mhla::MatrixView<T> tokens = a.tokens.rows(count * settings.tokens());
     for (Index i = 0; i < count; ++i) {
       const Index number = shard[static_cast<std::size_t>(i)];
-      read_tokens(images, number, tokens.middle_rows(i * kTokens, kTokens));
+      read_tokens(images, number, tokens.middle_rows(i * settings.tokens(), settings.tokens()),
+                  settings.grid);
       labels[i] = images.labels[static_cast<std::size_t>(number)];
     }
     forward(model, count, a);
