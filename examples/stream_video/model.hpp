@@ -15,6 +15,7 @@
 /// videos of any length. With streams, a call is one frame, and a state keeps the frames before it.
 
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <mhla/layer/block.hpp>
 #include <mhla/layer/layer.hpp>
@@ -22,8 +23,6 @@
 #include <mhla/mhla.hpp>
 #include <utility>
 #include <vector>
-
-#include "../support/random.hpp"
 
 namespace stream_video {
 
@@ -150,10 +149,11 @@ struct DenoiserFamily {
     g.add({.sum = h}, embed, [](const mhla::Pass<T>&) {});
     for (Index b = 0; b < o.depth; ++b) {
       h = g.below("blocks." + std::to_string(b) + ".", [&] {
-        const auto m = mhla::dense_step(g, level, g.dense("level", {6 * c, kLevels}));
+        const auto m = mhla::dense_step(
+            g, level, g.dense("level", {6 * c, kLevels}, {}, {}, mhla::Initial::zeros()));
         const auto attended = mhla::branch_steps(g, h, {m}, 0, norm, [&](mhla::Value n) {
           const auto qkv = mhla::dense_step(g, n, g.dense("qkv", {3 * c, c}));
-          const auto table = g.tensor("mixing", {o.heads, o.reach + 1});
+          const auto table = g.tensor("mixing", {o.heads, o.reach + 1}, mhla::Initial::ones());
           const mhla::Value y = g.value(c);
           const FrameAttention<T> a{qkv, y, table, o, static_cast<std::size_t>(b)};
           g.add(
@@ -175,21 +175,17 @@ struct DenoiserFamily {
 template <class T>
 using Denoiser = mhla::Layer<DenoiserFamily<T>>;
 
-/// Draws initial parameters. Gates and biases begin at 0. Head h weighs the frames at distance h
-/// most.
+/// Sets the initial parameters. Head h weighs the frames at distance h most.
 template <class T>
 void initialize(Denoiser<T>& model, std::uint64_t seed) {
-  examples::Random random(seed);
+  model.initialize(seed);
   for (const mhla::Parameter& p : model.table().all()) {
-    const auto numbers = p.place().numbers(model.parameters());
-    if (p.name.ends_with("mixing")) {
-      for (Index i = 0; i < p.size; ++i) {
-        const bool own = i / p.shape[1] % p.shape[1] == i % p.shape[1];
-        numbers[static_cast<std::size_t>(i)] = static_cast<T>(own ? 1 : 0.25);
+    if (!p.name.ends_with("mixing")) continue;
+    const auto table = p.place().matrix(model.parameters());
+    for (Index h = 0; h < table.rows; ++h) {
+      for (Index d = 0; d < table.cols; ++d) {
+        if (d != h % table.cols) table(h, d) = static_cast<T>(0.25);
       }
-    } else if (p.shape.size() == 2 && !p.name.ends_with("level.weight")) {
-      const double deviation = 1 / std::sqrt(static_cast<double>(p.shape[1]));
-      for (T& number : numbers) number = static_cast<T>(deviation * random.normal());
     }
   }
 }
