@@ -62,7 +62,7 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   call.k.fill(number);
   call.v.fill(number);
   call.each_coefficient(
-      [&](float& m) { m = static_cast<float>(random.uniform(signed_weights ? -1 : 0, 1)); });
+      [&](float& m, int) { m = static_cast<float>(random.uniform(signed_weights ? -1 : 0, 1)); });
   if (shape.rotary) {
     call.query_angles = rotary_angles(shape, shape.tokens, D, 0);
     call.key_angles = rotary_angles(shape, shape.key_tokens, D, 20);

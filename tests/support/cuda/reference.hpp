@@ -82,13 +82,15 @@ struct Call : CallOptions {
   std::int64_t matrix_of(int b, int h) const {
     return mixing_array().of({b, h}).data - mixing.data();
   }
-  /// Calls f(m) for every coefficient of every matrix.
+  /// Calls f(m, matrix) for every coefficient of every matrix.
   template <class F>
   void each_coefficient(F&& f) {
     const mhla::cuda::MixingArray all = mixing_array();
     for (int b = 0; b < (all.item_stride != 0 ? q.batches() : 1); ++b) {
       for (int h = 0; h < (all.head_stride != 0 ? q.heads() : 1); ++h) {
-        for (std::int64_t i = 0; i < coefficients(); ++i) f(mixing[matrix_of(b, h) + i]);
+        for (std::int64_t i = 0; i < coefficients(); ++i) {
+          f(mixing[matrix_of(b, h) + i], b * q.heads() + h);
+        }
       }
     }
   }
