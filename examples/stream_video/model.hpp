@@ -136,8 +136,11 @@ struct DenoiserFamily {
   static mhla::Value build(mhla::Graph<T>& g, mhla::Value x, const Options& o) {
     const Index c = o.width;
     const mhla::Value level = g.condition(kLevels);
+    const auto weights = [&g](const char* name, Index outputs, Index inputs) {
+      return g.dense(name, {outputs, inputs}, {}, {}, mhla::Initial::normal(inputs));
+    };
     const auto norm = [&g](mhla::Value h) { return mhla::layer_norm_step(g, h, {}, {}, 1e-6); };
-    mhla::Value h = mhla::dense_step(g, x, g.dense("in", {c, o.channels}));
+    mhla::Value h = mhla::dense_step(g, x, weights("in", c, o.channels));
     const auto positions = std::make_shared<mhla::Matrix<T>>(mhla::sincos_2d<T>(o.side, o.side, c));
     const auto embed = [=](const mhla::Pass<T>& p) {
       if (p.counting()) return;
@@ -152,7 +155,7 @@ struct DenoiserFamily {
         const auto m = mhla::dense_step(
             g, level, g.dense("level", {6 * c, kLevels}, {}, {}, mhla::Initial::zeros()));
         const auto attended = mhla::branch_steps(g, h, {m}, 0, norm, [&](mhla::Value n) {
-          const auto qkv = mhla::dense_step(g, n, g.dense("qkv", {3 * c, c}));
+          const auto qkv = mhla::dense_step(g, n, weights("qkv", 3 * c, c));
           const auto table = g.tensor("mixing", {o.heads, o.reach + 1}, mhla::Initial::ones());
           const mhla::Value y = g.value(c);
           const FrameAttention<T> a{qkv, y, table, o, static_cast<std::size_t>(b)};
@@ -160,15 +163,15 @@ struct DenoiserFamily {
               {.output = y, .inputs = {qkv}, .read = {qkv}},
               [a](const mhla::Pass<T>& p) { a.forward(p); },
               [a](const mhla::Pass<T>& p) { a.adjoint(p); });
-          return mhla::dense_step(g, y, g.dense("proj", {c, c}));
+          return mhla::dense_step(g, y, weights("proj", c, c));
         });
         return mhla::branch_steps(g, attended, {m}, 1, norm, [&](mhla::Value n) {
-          const auto up = g.dense("up", {4 * c, c}), down = g.dense("down", {c, 4 * c});
+          const auto up = weights("up", 4 * c, c), down = weights("down", c, 4 * c);
           return mhla::mlp_step<mhla::Gelu>(g, n, up, down);
         });
       });
     }
-    return mhla::dense_step(g, norm(h), g.dense("out", {o.channels, c}));
+    return mhla::dense_step(g, norm(h), weights("out", o.channels, c));
   }
 };
 
