@@ -139,9 +139,9 @@ FittedDistance<std::remove_const_t<A>> fit_distance(const MixingView<A>& m, Grid
         });
     std::copy(f.storage().begin(), f.storage().end(),
               fitted.mixing.storage().begin() + h * fitted.mixing.view().size());
-    const MixingMatrix<T> near = distance_matrix(f, blocks, m.pattern());
+    const MixingMatrix<T> fit = distance_matrix(f, blocks, m.pattern());
     target.view().for_each_place([&](Index, Index i, Index b, T c) {
-      const double apart = double{c} - double{near(i, b)};
+      const double apart = double{c} - double{fit(i, b)};
       left += apart * apart, all += double{c} * double{c};
     });
   }

@@ -217,10 +217,10 @@ DistanceMixing<A> distance_locality(GridShape offsets, const LocalityOptions& op
                                     Index heads) {
   DistanceMixing<A> f(offsets, heads);
   // A block as large as the grid has the centre of the grid.
-  const MixingMatrix<A> near = locality<A>(GridShape(1), offsets, options);
+  const MixingMatrix<A> start = locality<A>(GridShape(1), offsets, options);
   const std::span<A> table = f.storage();
   for (std::size_t n = 0; n < table.size(); ++n) {
-    table[n] = near.storage()[n % near.storage().size()];
+    table[n] = start.storage()[n % start.storage().size()];
   }
   return f;
 }
