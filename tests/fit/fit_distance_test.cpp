@@ -150,6 +150,14 @@ TEST(FitDistance, RefusesWhatIsNoMatrixOfTheGrid) {
               fit_distance(nan, {2, 3}, {3, 3});
             }),
             "mhla::fit_distance: m has a coefficient that is not finite, expected finite ones");
+  MixingMatrix<double> negative = m;
+  negative.at(4, 1) = -0.5;
+  EXPECT_EQ(text([&] {
+              fit_distance(negative, {2, 3}, {3, 3});
+            }),
+            "mhla::fit_distance: m holds -0.500000, expected nonnegative coefficients where rows "
+            "sum to 1");
+  EXPECT_EQ(text([&] { fit_distance(negative, {2, 3}, {3, 3}, false); }), "no exception");
   const MixingFit<double> band(MixingMatrix<double>::banded(m.dense(), 1, 1));
   EXPECT_EQ(text([&] {
               fit_distance(band, {2, 3}, {3, 3});

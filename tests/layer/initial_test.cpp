@@ -106,6 +106,17 @@ TEST(Initial, EqualSeedsGiveEqualNumbersInEveryType) {
             std::vector(both.begin() + 1200, both.end()));
 }
 
+TEST(Initial, EveryRuleFillsATensorWithoutNumbers) {
+  ParameterTable table;
+  table.add("identity", {3, 1, 0}, Initial::identity());
+  table.add("mixing", {0, 0}, Initial::uniform_causal());
+  table.add("weight", {3, 0}, Initial::uniform());
+  table.add("ones", {2}, Initial::ones());
+  std::vector<float> row(2);
+  initialize_parameters(table, std::span<float>(row), 1);
+  EXPECT_EQ(row, std::vector<float>(2, 1));
+}
+
 TEST(InitialErrors, NameTheTensorAndTheRow) {
   ParameterTable table;
   EXPECT_EQ(message_of<option_error>([&] {
@@ -117,7 +128,6 @@ TEST(InitialErrors, NameTheTensorAndTheRow) {
     EXPECT_THROW(table.add("m", shape, Initial::locality({2, 2})), option_error);
   }
   EXPECT_THROW(table.add("m", {4}, Initial::identity()), option_error);
-  EXPECT_THROW(table.add("m", {0, 4}, Initial::uniform()), option_error);
   EXPECT_THROW(table.add("m", {4}, Initial::normal(0)), option_error);
   EXPECT_EQ(table.size(), 0);
   table.add("m", {2, 4, 4}, Initial::locality({2, 2}));

@@ -168,8 +168,11 @@ TEST(DistanceMixing, LaterOffsetsAreNotReadByCausalForms) {
 }
 
 TEST(DistanceMixing, StartsAsTheCentreOfAGridReadsIt) {
-  for (const Falloff falloff : {Falloff::kLinear, Falloff::kExp, Falloff::kLocal}) {
-    const LocalityOptions options{.falloff = falloff};
+  for (const LocalityOptions options :
+       {LocalityOptions{.falloff = Falloff::kLinear}, LocalityOptions{.falloff = Falloff::kExp},
+        LocalityOptions{.falloff = Falloff::kLocal},
+        LocalityOptions{.sum_to_one = SumToOne::kColumns},
+        LocalityOptions{.sum_to_one = SumToOne::kNothing}}) {
     const DistanceMixing<double> f = distance_locality<double>({3, 5}, options, 2);
     const MixingMatrix<double> grid = locality<double>({3, 5}, options);
     ASSERT_EQ(f.heads(), 2);
@@ -224,9 +227,10 @@ TEST(DistanceMixing, GradientsOfTheTableAreDerivatives) {
 
 TEST(DistanceMixing, RefusesWhatDoesNotFitBeforeAnythingIsWritten) {
   const auto text = [](auto&& call) { return message_of<error>(call); };
-  EXPECT_EQ(text([] { DistanceMixing<float>(GridShape(4)); }),
-            "mhla::DistanceMixing: offsets is [1, 1, 4], expected odd sizes, as many offsets before as "
-            "after");
+  EXPECT_EQ(
+      text([] { DistanceMixing<float>(GridShape(4)); }),
+      "mhla::DistanceMixing: offsets is [1, 1, 4], expected odd sizes, as many offsets before as "
+      "after");
   EXPECT_EQ(text([] { DistanceView<float>(nullptr, {3}, 0); }),
             "mhla::DistanceMixing: heads are 0, expected at least 1");
   EXPECT_THROW(DistanceMixing<float>(GridShape(-1)), option_error);

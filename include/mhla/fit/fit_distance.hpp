@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -44,7 +45,9 @@ struct FittedDistance {
 /// \param rows_sum_to_one  fits the rows of m divided by their sums, as does the residual
 /// \throws shape_error unless m is [M,M] or [H,M,M].
 /// \throws option_error for more offsets, and for coefficients that are not finite.
-/// \throws option_error if a row should sum to 1, and its sum is 0 or not finite.
+/// \throws option_error if rows should sum to 1, and a coefficient is negative, or a sum is 0 or
+/// not
+///     finite.
 template <class A>
 FittedDistance<std::remove_const_t<A>> fit_distance(const MixingView<A>& m, GridShape blocks,
                                                     GridShape offsets, bool rows_sum_to_one = true);
@@ -69,10 +72,20 @@ namespace detail {
 inline void expect_offsets_of(GridShape blocks, GridShape offsets) {
   expect_grid("fit_distance", "blocks", blocks);
   for (int axis = 0; axis < 3; ++axis) {
-    if (offsets[axis] <= 2 * blocks[axis] - 1) continue;
+    if (offsets[axis] / 2 < blocks[axis]) continue;
     fail_option("fit_distance", "offsets", "is " + grid_text(offsets),
                 "at most 2 b - 1 along axes of b blocks, which are " + grid_text(blocks));
   }
+}
+
+/// Throws for a negative coefficient: rounds with quotients of sums may not end.
+template <class A>
+void expect_not_negative_in(const char* function, const MixingView<A>& m) {
+  m.for_each([function](A c) {
+    if (c >= 0) return;
+    fail_option(function, "m", "holds " + std::to_string(c),
+                "nonnegative coefficients where rows sum to 1");
+  });
 }
 
 /// Fits one table in rounds.
@@ -84,7 +97,7 @@ template <Accumulator A, class Solve>
 DistanceMixing<A> fit_offsets(const Pattern& pattern, GridShape blocks, GridShape offsets,
                               bool rows_sum_to_one, int rounds, const Solve& solve) {
   const DistanceMixing<A> shape(offsets, 1, rows_sum_to_one);
-  const OffsetPlaces<const A> place("fit_distance", shape.view(), blocks);
+  const OffsetPlaces<const A> place(shape.view(), blocks);
   std::vector<double> factors(static_cast<std::size_t>(pattern.rows()), 1), table;
   for (int round = 0; round < (rows_sum_to_one ? rounds : 1); ++round) {
     table = solve(place, factors);
@@ -120,7 +133,10 @@ FittedDistance<std::remove_const_t<A>> fit_distance(const MixingView<A>& m, Grid
   for (Index h = 0; h < m.heads(); ++h) {
     detail::expect_finite(kName, "m", m.of_head(h), Order::kBidirectional);
     MixingMatrix<T> target(m.of_head(h));
-    if (rows_sum_to_one) detail::normalize_rows(kName, "m", target.view());
+    if (rows_sum_to_one) {
+      detail::expect_not_negative_in(kName, target.view());
+      detail::normalize_rows(kName, "m", target.view());
+    }
     const DistanceMixing<T> f = detail::fit_offsets<T>(
         m.pattern(), blocks, offsets, rows_sum_to_one, 100,
         [&](const auto& place, const std::vector<double>& factors) {

@@ -57,7 +57,7 @@ struct Initial {
   friend constexpr bool operator==(const Initial&, const Initial&) = default;
   /// Returns the rule in words, such as "uniform 1/sqrt(64)".
   std::string text() const;
-  /// Returns whether the rule can fill a tensor.
+  /// Returns whether the rule can fill a tensor. All rules fit a tensor without numbers.
   bool fits(const std::vector<Index>& shape) const;
 };
 
@@ -104,13 +104,14 @@ class SplitMix64 {
 template <Accumulator A>
 void set_initial(const Initial& initial, const std::vector<Index>& shape, SplitMix64& random,
                  std::span<A> numbers) {
+  if (numbers.empty()) return;
   using Rule = Initial::Rule;
   const auto draw = [&](double (SplitMix64::*next)()) {
     const double scale = 1 / std::sqrt(static_cast<double>(initial.terms));
     for (A& number : numbers) number = static_cast<A>(scale * (random.*next)());
   };
   const bool dense = shape.size() == 2;
-  const Index cols = numbers.empty() ? 0 : std::ssize(numbers) / shape[0];
+  const Index cols = shape.empty() ? 1 : std::ssize(numbers) / shape[0];
   const auto copies_of = [&](const MixingMatrix<A>& mixing) {
     const Matrix<A> one = mixing.dense();
     for (auto to = numbers.begin(); to != numbers.end(); to += one.size()) {
@@ -145,6 +146,7 @@ void set_initial(const Initial& initial, const std::vector<Index>& shape, SplitM
 }  // namespace detail
 
 inline bool Initial::fits(const std::vector<Index>& shape) const {
+  if (std::ranges::count(shape, 0) > 0) return true;  // there are no numbers
   switch (rule) {
     case Rule::kZeros:
     case Rule::kOnes:

@@ -172,20 +172,26 @@ inline void expect_table(GridShape offsets, Index heads) {
   checked_product("DistanceMixing", "offsets", {heads, offsets[0], offsets[1], offsets[2]});
 }
 
+/// Throws unless f is present and a matrix is of these blocks.
+template <class A, class N>
+void expect_blocks_of(const char* function, const DistanceView<A>& f, GridShape blocks,
+                      const MixingView<N>& m) {
+  if (f.absent()) fail_option(function, "f", "is absent", "a table of coefficients");
+  expect_grid(function, "blocks", blocks);
+  const Index count = blocks[0] * blocks[1] * blocks[2];
+  expect_mixing(function, m, count, count);
+}
+
 /// The places of the coefficients of a grid in a table.
 template <class A>
 class OffsetPlaces {
  public:
-  /// \throws option_error unless f is present and all sizes are at least 1.
-  OffsetPlaces(const char* function, const DistanceView<A>& f, GridShape blocks) : f_(f) {
-    if (f.absent()) fail_option(function, "f", "is absent", "a table of coefficients");
-    expect_grid(function, "blocks", blocks);
+  OffsetPlaces(const DistanceView<A>& f, GridShape blocks) : f_(f) {
     const Index count = blocks[0] * blocks[1] * blocks[2];
     for (Index i = 0; i < count; ++i) {
       places_.push_back({i / (blocks[1] * blocks[2]), i / blocks[2] % blocks[1], i % blocks[2]});
     }
   }
-  Index blocks() const { return static_cast<Index>(places_.size()); }
   Index operator()(Index i, Index b) const {
     const auto& query = places_[static_cast<std::size_t>(i)];
     const auto& key = places_[static_cast<std::size_t>(b)];
@@ -216,12 +222,11 @@ template <Accumulator A>
 DistanceMixing<A> distance_locality(GridShape offsets, const LocalityOptions& options,
                                     Index heads) {
   DistanceMixing<A> f(offsets, heads);
-  // A block as large as the grid has the centre of the grid.
-  const MixingMatrix<A> start = locality<A>(GridShape(1), offsets, options);
+  const MixingMatrix<A> whole = locality<A>(offsets, options);
+  const std::span<const A> all = whole.storage();
+  const auto count = static_cast<std::size_t>(whole.cols()), centre = count / 2 * count;
   const std::span<A> table = f.storage();
-  for (std::size_t n = 0; n < table.size(); ++n) {
-    table[n] = start.storage()[n % start.storage().size()];
-  }
+  for (std::size_t n = 0; n < table.size(); ++n) table[n] = all[centre + n % count];
   return f;
 }
 
@@ -229,9 +234,9 @@ template <class A>
 MixingMatrix<std::remove_const_t<A>> distance_matrix(const DistanceView<A>& f, GridShape blocks,
                                                      const Pattern& pattern) {
   using T = std::remove_const_t<A>;
-  const detail::OffsetPlaces<A> places("distance_matrix", f, blocks);
   MixingMatrix<T> m(pattern, f.heads());
-  detail::expect_mixing("distance_matrix", m.view(), places.blocks(), places.blocks());
+  detail::expect_blocks_of("distance_matrix", f, blocks, m.view());
+  const detail::OffsetPlaces<A> places(f, blocks);
   m.view().for_each_place([&](Index h, Index i, Index b, T& c) {
     c = f.storage()[static_cast<std::size_t>(h * f.size() + places(i, b))];
   });
@@ -253,16 +258,19 @@ void distance_matrix_adjoint(
     const std::type_identity_t<DistanceView<std::remove_const_t<A>>>& df) {
   using T = std::remove_const_t<A>;
   constexpr const char* kName = "distance_matrix_adjoint";
-  const detail::OffsetPlaces<A> places(kName, f, blocks);
-  detail::expect_mixing(kName, dm, places.blocks(), places.blocks());
+  detail::expect_blocks_of(kName, f, blocks, dm);
   if (dm.sequences() != 1 || dm.heads() != f.heads()) {
     detail::fail_shape(kName, "dm", "has " + detail::matrices_text(dm) + " matrices",
                        std::to_string(f.heads()) + ", one per table of f");
   }
-  if (df.absent() || !(df.offsets() == f.offsets()) || df.heads() != f.heads()) {
+  if (df.absent()) {
+    detail::fail_option(kName, "df", "is absent", "a table of the offsets and heads of f");
+  }
+  if (!(df.offsets() == f.offsets()) || df.heads() != f.heads()) {
     detail::fail_shape(kName, "df", "has " + std::to_string(df.storage().size()) + " numbers",
                        "a table of the offsets and heads of f");
   }
+  const detail::OffsetPlaces<A> places(f, blocks);
   std::vector<double> sums(df.storage().size());
   for (Index h = 0; h < f.heads(); ++h) {
     const MixingView<const T> of = dm.of_head(h);

@@ -182,6 +182,7 @@ MixingView<A>::MixingView(A* data, const Pattern& pattern, Index heads, Index he
   };
   expect("heads", heads_, head_stride_);
   expect("sequences", sequences_, sequence_stride_);
+  detail::checked_product("MixingView", "matrices", {sequences_, heads_});
 }
 
 template <class A>
