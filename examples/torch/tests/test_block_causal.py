@@ -51,6 +51,30 @@ def test_tokens_read_their_frame_and_earlier_frames(backend, normalizer):
     torch.testing.assert_close(out, exact)
 
 
+def test_a_prefix_belongs_to_the_first_step():
+    q, k, v, _ = tensors()
+    q, k, v = (torch.cat([t[:, :1] / 2, t], 1) for t in (q, k, v))
+    mixing = draw(FRAMES * BLOCKS + 1, FRAMES * BLOCKS + 1)
+    out = block_causal(q, k, v, mixing, prefix=1)
+    for f in range(FRAMES):
+        end = 1 + (f + 1) * TOKENS
+        later = v.clone()
+        later[:, end:] = 7
+        assert block_causal(q, k, later, mixing, prefix=1)[:, :end].equal(out[:, :end])
+        assert f == 2 or not block_causal(q, k, later, mixing, prefix=1)[:, end:].equal(out[:, end:])
+
+
+def test_streams_follow_autocast():
+    *inputs, mixing = (t.float() for t in tensors())
+    q, k, v = frame(inputs, 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        stream = stream_of(mixing, reach=1)
+        out = stream.append(stream.start(), q.bfloat16(), k, v)
+        whole = mhla_torch.bidirectional(q.bfloat16(), k, v, mixing[:BLOCKS, :BLOCKS].contiguous(),
+                                         grid=GRID, block=BLOCK, backend="formula", **MAPS)
+    assert out.dtype is torch.bfloat16 and out.equal(whole)
+
+
 def test_later_coefficients_have_no_gradient():
     inputs = [t.requires_grad_() for t in tensors()]
     block_causal(*inputs).sum().backward()
@@ -68,7 +92,7 @@ def test_streams_are_block_causal_attention(reach, matrices):
     state = stream.start()
     at = torch.arange(FRAMES * BLOCKS) // BLOCKS
     kept = mixing if reach is None else mixing * (at[:, None] - at[None] <= reach)
-    whole = block_causal(*inputs, kept)
+    whole = block_causal(*inputs, kept, backend="formula" if len(matrices) == 2 else "auto")
     for f in range(FRAMES):
         for _ in range(2):  # visits with noise, which are taken back
             stream.append(state, *(torch.rand_like(t) for t in frame(inputs, f)))
@@ -123,6 +147,11 @@ def test_errors_name_the_argument():
              "mhla::block_causal: step is 0, expected at least 1"),
             (lambda: block_causal(*inputs, mixing, normalizer="cross_query"),
              "mhla::block_causal: normalizer is \"cross_query\", expected key_sum or none"),
+            (lambda: stream_of(mixing, backend="formula"),
+             "BlockStream: backend is given, expected none"),
+            (lambda: stream_of(mixing).append(mhla_torch.BlockState(), *frame(inputs, 0),
+                                              query_offsets=torch.tensor([0, 8])),
+             "BlockStream.append: query_offsets is given, expected none"),
             (lambda: stream_of(mixing, reach=-1), "BlockStream: reach is -1, expected at least 0")):
         with pytest.raises(ValueError, match=message):
             call()

@@ -60,6 +60,11 @@ def test_a_module_serves_images_of_any_size(prefix):
     module.constrain_()
 
 
+def test_rows_without_a_sum_stay_zero():
+    m = mhla_torch.distance_matrix(torch.tensor([1.0, 0.0, 1.0]), (3,), causal=True)
+    assert m.equal(torch.tensor([[0.0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]]))
+
+
 def test_a_causal_module_serves_sequences_of_any_length():
     module = mhla_torch.MHLA(16, 4, causal=True, offsets=(5,)).double()
     assert module.mixing.eq(1).all()  # rows of the matrix are uniform
@@ -77,10 +82,21 @@ def test_a_causal_module_serves_sequences_of_any_length():
     (lambda: mhla_torch.distance_matrix(torch.ones(3, 4), (2, 2)),
      r"table has shape \[3, 4\], expected an odd number of offsets for each axis of blocks \(2, 2\)"),
     (lambda: mhla_torch.distance_matrix(torch.ones(3), (2, 2)), r"table has shape \[3\], expected"),
+    (lambda: mhla_torch.bidirectional(*(draw(1, 8, 3, 4),) * 3, draw(1, 2, 2), block=(4,),
+                                      backend="kernels"),
+     "mixing has 1 matrices, expected 3, one per head of q"),
     (lambda: mhla_torch.distance_matrix(torch.ones(3), ()), r"table has shape \[3\], expected"),
     (lambda: mhla_torch.distance_matrix(torch.ones(3), (0,)),
      r"blocks is \(0,\), expected at least 1 each"),
-    (lambda: mhla_torch.MHLA((8, 8), (2, 2), offsets=(3,)), r"table has shape \[3\], expected")))
+    (lambda: mhla_torch.MHLA((8, 8), (2, 2), offsets=(3,)),
+     r"offsets is \(3,\), expected a number for each of the 2 axes"),
+    (lambda: mhla_torch.MHLA((8, 8), (2, 2), offsets=(3, 3)).resize_((64,), (4,)),
+     r"offsets is \(3, 3\), expected a number for each of the 1 axes"),
+    (lambda: mhla_torch.MHLA(16, 4, offsets=(5,))(*(draw(1, 2, n, 4) for n in (8, 16, 16))),
+     "of 8 queries and 16 keys, expected one sequence that reads itself"),
+    (lambda: mhla_torch.MHLA(16, 4, offsets=(5,))(
+        *(draw(1, 2, 8, 4),) * 3, query_offsets=torch.tensor([0, 8]),
+        key_offsets=torch.tensor([0, 8])), "has sequences that are packed")))
 def test_errors_name_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

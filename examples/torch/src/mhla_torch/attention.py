@@ -44,7 +44,8 @@ class MHLA(nn.Module):
         if prefix < 0:
             raise ValueError(f"MHLA: prefix is {prefix}, expected at least 0")
         if self.offsets:
-            operators.distance_matrix(torch.ones(self.offsets), counts)  # refuses what does not fit
+            _expect_axes(self.offsets, counts)
+            operators.distance_matrix(torch.ones(self.offsets), counts)  # refuses even numbers
             near = operators.locality(self.offsets)
             mixing = near[len(near) // 2].view(self.offsets)
             mixing = torch.ones_like(mixing) if causal else mixing
@@ -59,7 +60,15 @@ class MHLA(nn.Module):
         options: options of this call, such as key_mask or the weights of feature maps
         """
         options = self.options | options
-        mixing = self.matrix(q.shape[1 if options["layout"] == "bnhd" else 2])
+        mixing = self.mixing
+        if self.offsets:
+            queries, keys = (t.shape[1 if options["layout"] == "bnhd" else 2] for t in (q, k))
+            packed = options.get("query_offsets") is not None
+            if not self.causal and not self.grid and (packed or queries != keys):
+                raise ValueError("MHLA: a table of offsets has sequences that are packed, or of "
+                                 f"{queries} queries and {keys} keys, expected one sequence that "
+                                 "reads itself: rows sum to 1 over its blocks")
+            mixing = self.matrix(queries)
         if self.causal:
             return operators.causal(q, k, v, mixing, block=self.block[0], **options)
         return operators.bidirectional(q, k, v, mixing, grid=self.grid, block=self.block,
@@ -97,6 +106,7 @@ class MHLA(nn.Module):
         before, after = (blocks_along(*sizes) for sizes in ((self.grid, self.block),
                                                             (tokens, block)))
         if self.offsets:
+            _expect_axes(self.offsets, after)
             self.grid, self.block = tuple(tokens), block
             return
         first = int(self.prefix > 0)
@@ -121,6 +131,12 @@ def blocks_along(tokens, block):
         raise ValueError(f"MHLA: tokens is {tuple(tokens)} and block {tuple(block)}, expected one "
                          "to three sizes each, as many of both, of at least 1")
     return [math.ceil(n / w) for n, w in zip(tokens, block)]
+
+
+def _expect_axes(offsets, counts):
+    if len(offsets) != len(counts):
+        raise ValueError(f"MHLA: offsets is {offsets}, expected a number for each of the "
+                         f"{len(counts)} axes of the blocks")
 
 
 def uniform_causal(blocks):

@@ -15,7 +15,7 @@ sums of blocks, at least in float32, and no tokens. All is of PyTorch's operatio
 import torch
 
 from mhla_torch import checks, formula
-from mhla_torch.operators import without_autocast
+from mhla_torch.operators import autocast, without_autocast
 
 
 class BlockState:
@@ -34,18 +34,31 @@ class BlockState:
                                        for step in self.sums])
 
 
+_TENSORS = ("normalizer_q", "normalizer_k", "gate")
+_EXCLUDED = ("prefix", "backend", "save", "explain", "query_offsets", "key_offsets", "max_queries",
+             "max_keys")
+
+
+def _expect_options(name, options):
+    for option in _EXCLUDED:
+        if option in options:
+            checks.fail(name, option, "is given", "none: a step is one sequence of the formula")
+
+
 class BlockStream:
     """Appends steps of equal size to states.
 
     mixing: [M,M] of all steps; coefficients of later steps are not read
     grid, block: of the tokens of one step, as for mhla_torch.bidirectional
     reach: steps before its own that a step reads, which bounds a state; by default all
-    options: of mhla_torch.bidirectional, without offsets and a prefix
+    options: of mhla_torch.bidirectional, without prefix, backend, save and those of packed
+        sequences
     """
 
     def __init__(self, mixing, *, grid=(), block, reach=None, **options):
         if reach is not None and reach < 0:
             checks.fail("BlockStream", "reach", f"is {reach}", "at least 0")
+        _expect_options("BlockStream", options)
         self.mixing, self.grid, self.block = mixing, tuple(grid), tuple(block)
         self.reach, self.options = reach, options
 
@@ -81,8 +94,11 @@ class BlockStream:
             appended.append(step)
             return out, sums
 
-        appended = []
-        out = without_autocast(q, formula.attend, name, form, q, k, v, **self.options | options)
+        _expect_options(name, options)
+        appended, options = [], self.options | options
+        named = autocast({"q": q, "k": k, "v": v} | {
+            argument: options.pop(argument) for argument in _TENSORS if argument in options})
+        out = without_autocast(q, formula.attend, name, form, **named, **options)
         state.steps += 1
         state.sums = (*state.sums, *appended)[-1 - self._read(state.steps):]
         return out

@@ -56,8 +56,13 @@ def refusal(name, tensors, weights, blocks, options):
             if forward_ad.unpack_dual(tensor).tangent is not None:
                 return f"{argument} has a tangent, expected none: kernels have reverse mode alone"
     if q.is_cpu or q.is_meta:
-        several = q.is_cpu and "mixing" in weights and weights["mixing"].dim() == 4
-        return "mixing has 4 axes, expected 2 or 3 on the CPU" if several else ""
+        mixing = weights.get("mixing") if q.is_cpu else None
+        if mixing is not None and mixing.dim() == 4:
+            return "mixing has 4 axes, expected 2 or 3 on the CPU"
+        heads = q.shape[1 if options.get("layout") == "bhnd" else 2] if q.dim() == 4 else 0
+        if mixing is not None and mixing.dim() == 3 and len(mixing) != heads:
+            return f"mixing has {len(mixing)} matrices, expected {heads}, one per head of q"
+        return ""
     if not q.is_cuda:
         return f"q is on {q.device}, expected cpu or cuda"
     if WITHOUT_CUDA:

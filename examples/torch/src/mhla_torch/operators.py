@@ -103,7 +103,8 @@ def distance_matrix(table, blocks, *, causal=False, rows_sum_to_one=True):
         such as heads, stay
     blocks: blocks along each axis
     causal: keys of later blocks have no coefficients
-    rows_sum_to_one: rows are divided by their sums, so that larger grids have outputs of equal size
+    rows_sum_to_one: rows are divided by their sums other than 0, so that larger grids have outputs
+        of equal size
 
     Gradients are those of indexing. A model that is trained on one grid runs on others.
     """
@@ -121,7 +122,10 @@ def distance_matrix(table, blocks, *, causal=False, rows_sum_to_one=True):
         at = at * size + offsets.clamp(-(size // 2), size // 2) + size // 2
     matrix = table.flatten(-axes)[..., at]
     matrix = matrix.tril() if causal else matrix
-    return matrix / matrix.sum(-1, keepdim=True) if rows_sum_to_one else matrix
+    if not rows_sum_to_one:
+        return matrix
+    sums = matrix.sum(-1, keepdim=True)
+    return matrix / sums.masked_fill(sums == 0, 1)
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def block_causal(q, k, v, mixing, *, step=1, **options):
     its own step and earlier steps whole. -> [B,N,H,E]
 
     options: those of bidirectional, which runs with 0 in the place of coefficients of later steps.
-        They get no gradient. A NaN in later tokens may reach earlier outputs
+        They get no gradient. A NaN in later tokens may reach earlier outputs. A prefix belongs to
+        the first step
 
     BlockStream appends one step at a time. Cost: that of bidirectional.
     """
@@ -170,7 +175,9 @@ def block_causal(q, k, v, mixing, *, step=1, **options):
     if options.get("normalizer") == "cross_query":
         raise ValueError('mhla::block_causal: normalizer is "cross_query", expected key_sum or '
                          "none: it reads later queries")
-    rows, columns = (torch.arange(n, device=mixing.device) // step for n in mixing.shape[-2:])
+    first = int(options.get("prefix", 0) > 0)  # the block before the first step, which reads it
+    rows, columns = ((torch.arange(n, device=mixing.device) - first).clamp(min=0) // step
+                     for n in mixing.shape[-2:])
     earlier = mixing.masked_fill(columns > rows[:, None], 0)
     return bidirectional(q, k, v, earlier, **options)
 
@@ -215,11 +222,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
                                        for argument in _PARAMETERS}
     _expect_one_device(name, q, tensors | parameters | options)
     options = _with_offsets(name, q, options)
-    device = _autocast_device(q)
-    if torch.is_autocast_enabled(device):
-        low = torch.get_autocast_dtype(device)
-        tensors = {argument: t.to(low) if t is not None and _autocasts(t) else t
-                   for argument, t in tensors.items()}
+    tensors = autocast(tensors)
     given = {argument: t for argument, t in tensors.items() if t is not None}
     weights = {argument: t.to(sums_of(given["q"].dtype)) for argument, t in parameters.items()
                if t is not None}
@@ -279,6 +282,16 @@ def _with_offsets(name, q, options):
 
 def _autocast_device(tensor):
     return tensor.device.type if tensor.device.type in _WITH_AUTOCAST else "cpu"
+
+
+def autocast(tensors):
+    """Tensors by name, of the type of autocast where it is enabled. Others and None stay."""
+    device = _autocast_device(tensors["q"])
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    low = torch.get_autocast_dtype(device)
+    return {argument: t.to(low) if isinstance(t, torch.Tensor) and _autocasts(t) else t
+            for argument, t in tensors.items()}
 
 
 def without_autocast(tensor, run, *arguments, **named):
