@@ -81,13 +81,7 @@ class MixingView {
     return part;
   }
   /// The matrix of head h, of every sequence if these differ, or the matrix that all heads share.
-  MixingView of_head(Index h) const {
-    MixingView part = *this;
-    part.data_ += h * head_stride_;
-    part.heads_ = 1;
-    part.head_stride_ = 0;
-    return part;
-  }
+  MixingView of_head(Index h) const { return of_heads(h, 1, 1); }
   /// The matrices of `count` heads: first, first + step, ..., or the matrix that all heads share.
   MixingView of_heads(Index first, Index step, Index count) const {
     if (heads_ == 1) return *this;
