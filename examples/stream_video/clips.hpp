@@ -15,11 +15,17 @@ namespace stream_video {
 
 inline constexpr double kRadius = 3;  // of the disc, in pixels
 
+/// The pixel (y, x) of frame f of rows of patches.
+template <class Rows, class T>
+auto& pixel_of(Rows& video, Index f, Index y, Index x, const Options<T>& o) {
+  const Index patch = o.patch();
+  return video(f * o.patches() + y / patch * o.side + x / patch, y % patch * patch + x % patch);
+}
+
 /// Returns frames [frames * patches, P], the patches of a frame one after the other.
 template <class T>
 mhla::Matrix<T> draw_clip(const Options<T>& o, Index frames, examples::Random& random) {
-  const auto patch = static_cast<Index>(std::lround(std::sqrt(static_cast<double>(o.channels))));
-  const Index pixels = o.side * patch;
+  const Index pixels = o.side * o.patch();
   const double low = kRadius, high = static_cast<double>(pixels - 1) - kRadius;
   double at[2], speed[2];
   for (int axis = 0; axis < 2; ++axis) {
@@ -32,8 +38,7 @@ mhla::Matrix<T> draw_clip(const Options<T>& o, Index frames, examples::Random& r
       for (Index x = 0; x < pixels; ++x) {
         const double distance =
             std::hypot(static_cast<double>(y) - at[0], static_cast<double>(x) - at[1]);
-        const Index token = f * o.patches() + y / patch * o.side + x / patch;
-        clip(token, y % patch * patch + x % patch) =
+        pixel_of(clip, f, y, x, o) =
             static_cast<T>(2 * std::clamp(kRadius + 0.5 - distance, 0., 1.) - 1);
       }
     }

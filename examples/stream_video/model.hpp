@@ -48,6 +48,10 @@ struct Options {
   std::shared_ptr<Streams<T>> streams = std::make_shared<Streams<T>>();  ///< empty, or one a block
 
   Index patches() const { return side * side; }  ///< W
+  /// Pixels along a side of a patch.
+  Index patch() const {
+    return static_cast<Index>(std::lround(std::sqrt(static_cast<double>(channels))));
+  }
 };
 
 /// Numbers that tell a model the level of noise of a frame.
