@@ -89,8 +89,8 @@ TEST(Grid, RejectsSizesBelowOneAndProductsThatDoNotFit) {
 }
 
 /// Checks the documented choice by trying every divisor.
-void expect_best_grid(GridShape tokens) {
-  const SuggestedGrid got = suggest_grid(tokens);
+void expect_best_grid(GridShape tokens, Index most = 1000) {
+  const SuggestedGrid got = suggest_grid(tokens, most);
   const Index n = tokens[0] * tokens[1] * tokens[2];
   Index blocks = 0, sides = 0;
   for (Index f = 1; f <= tokens[0]; ++f) {
@@ -98,7 +98,7 @@ void expect_best_grid(GridShape tokens) {
       for (Index x = 1; x <= tokens[2]; ++x) {
         const bool divides = tokens[0] % f == 0 && tokens[1] % y == 0 && tokens[2] % x == 0;
         const Index m = f * y * x;
-        if (!divides || m * m > n || m < blocks) continue;
+        if (!divides || m * m > n || m > most || m < blocks) continue;
         const Index sum = tokens[0] / f + tokens[1] / y + tokens[2] / x;
         sides = m > blocks ? sum : std::min(sides, sum);
         blocks = m;
@@ -117,7 +117,9 @@ TEST(SuggestGrid, IsTheLargestNumberOfTheMostCompactEqualBlocks) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     test::Random rng(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
-    expect_best_grid({rng.integer(1, 12), rng.integer(1, 30), rng.integer(1, 30)});
+    const GridShape tokens(rng.integer(1, 12), rng.integer(1, 30), rng.integer(1, 30));
+    expect_best_grid(tokens);
+    expect_best_grid(tokens, rng.integer(1, 20));
   }
 }
 
@@ -128,11 +130,15 @@ TEST(SuggestGrid, KnowsTheShapesOfThePaper) {
   EXPECT_EQ(suggest_grid({32, 32}).blocks[1] * suggest_grid({32, 32}).blocks[2], 32);
 }
 
-TEST(SuggestGrid, RejectsSizesBelowOne) {
+TEST(SuggestGrid, RejectsSizesAndNumbersBelowOne) {
   EXPECT_EQ(test::message_of<option_error>([] {
               suggest_grid({0, 4});
             }),
             "mhla::suggest_grid: tokens is [1, 0, 4], expected sizes >= 1");
+  EXPECT_EQ(test::message_of<option_error>([] {
+              suggest_grid({4, 4}, 0);
+            }),
+            "mhla::suggest_grid: most is 0, expected at least 1");
 }
 
 }  // namespace

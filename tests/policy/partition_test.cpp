@@ -138,6 +138,10 @@ TEST(SuggestBlocks, IsTheLargestNumberThatTheDocumentationAllows) {
     ASSERT_EQ(got.blocks, largest) << tokens;
     ASSERT_EQ(got.block_length, (tokens + largest - 1) / largest) << tokens;
     ASSERT_EQ(Contiguous(tokens, got.block_length).blocks(), got.blocks) << tokens;
+    const Index most = tokens % 13 + 1;
+    ASSERT_LE(suggest_blocks(tokens, most).blocks, most) << tokens;
+    ASSERT_EQ(suggest_blocks(tokens, most).block_length,
+              detail::ceil_div(tokens, std::min(most, largest)));
   }
 }
 
@@ -149,6 +153,8 @@ TEST(SuggestBlocks, KnowsLongSequencesAndRejectsEmptyOnes) {
   EXPECT_EQ(suggest_blocks(kMany - 1).block_length, 1025);
   EXPECT_EQ(test::message_of<option_error>([] { suggest_blocks(0); }),
             "mhla::suggest_blocks: tokens is 0, expected at least 1");
+  EXPECT_EQ(test::message_of<option_error>([] { suggest_blocks(4, 0); }),
+            "mhla::suggest_blocks: most is 0, expected at least 1");
 }
 
 TEST(ExpectPartition, RejectsAnotherNumberOfTokensAndTokensLeftOut) {

@@ -11,6 +11,7 @@
 /// Source: arXiv:2601.07832, section 4.1 ("on 2D/3D grids, not on the sequence").
 
 #include <array>
+#include <limits>
 #include <string>
 
 #include "mhla/core/arch.hpp"
@@ -76,11 +77,11 @@ struct SuggestedGrid {
   GridShape blocks;  ///< blocks along each axis; their product is M
 };
 
-/// Returns the largest number of equal blocks M with M^2 <= N, as suggest_blocks does. Among equal
-/// M, it prefers blocks closest to cubes (smallest sum of side lengths). Locality is a distance
-/// between blocks, and compact blocks keep near tokens together.
-/// \throws option_error for a size below 1.
-SuggestedGrid suggest_grid(GridShape tokens);
+/// Returns the largest number of equal blocks M <= most with M^2 <= N, as suggest_blocks does.
+/// Among equal M, it prefers blocks closest to cubes (smallest sum of side lengths). Locality is a
+/// distance between blocks, and compact blocks keep near tokens together.
+/// \throws option_error for a size below 1, or most < 1.
+SuggestedGrid suggest_grid(GridShape tokens, Index most = std::numeric_limits<Index>::max());
 
 // ------------------------------------------------------------------------------------------------
 
@@ -106,8 +107,11 @@ inline Grid::Grid(GridShape tokens, GridShape block)
   }
 }
 
-inline SuggestedGrid suggest_grid(GridShape tokens) {
+inline SuggestedGrid suggest_grid(GridShape tokens, Index most) {
   detail::expect_grid("suggest_grid", "tokens", tokens);
+  if (most < 1) {
+    detail::fail_option("suggest_grid", "most", "is " + std::to_string(most), "at least 1");
+  }
   const Index n = tokens[0] * tokens[1] * tokens[2];
   SuggestedGrid best{tokens, GridShape(1, 1, 1)};
   Index best_blocks = 1;
@@ -116,6 +120,7 @@ inline SuggestedGrid suggest_grid(GridShape tokens) {
     for (Index y = 1; y <= tokens[1] && f * y <= n / (f * y); ++y) {
       for (Index x = 1; x <= tokens[2] && f * y * x <= n / (f * y * x); ++x) {
         if (tokens[0] % f != 0 || tokens[1] % y != 0 || tokens[2] % x != 0) continue;
+        if (f * y * x > most) continue;
         const GridShape block(tokens[0] / f, tokens[1] / y, tokens[2] / x);
         const Index sides = block[0] + block[1] + block[2];
         if (f * y * x > best_blocks || (f * y * x == best_blocks && sides < best_sides)) {

@@ -18,6 +18,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mhla/core/arch.hpp"
@@ -99,10 +100,11 @@ struct SuggestedBlocks {
   Index block_length;  ///< W
 };
 
-/// Returns M = floor(sqrt(N)) and W = ceil(N / M). The rank of the attention matrix grows with M.
-/// Mixing costs M^2 D E: a third of all work at M^2 = N, and most of it for larger M (section 4.3).
-/// \throws option_error unless tokens >= 1.
-SuggestedBlocks suggest_blocks(Index tokens);
+/// Returns M = floor(sqrt(N)), or `most` if that is less, and W = ceil(N / M). The rank of the
+/// attention matrix grows with M. Mixing costs M^2 D E: a third of all work at M^2 = N, and most of
+/// it for larger M (section 4.3). For a GPU, cuda::most_blocks has `most`.
+/// \throws option_error unless tokens >= 1 and most >= 1.
+SuggestedBlocks suggest_blocks(Index tokens, Index most = std::numeric_limits<Index>::max());
 
 // ------------------------------------------------------------------------------------------------
 
@@ -138,12 +140,14 @@ Index largest_block(const P& blocks) {
   return largest;
 }
 
-inline SuggestedBlocks suggest_blocks(Index tokens) {
-  if (tokens < 1) {
-    detail::fail_option("suggest_blocks", "tokens", "is " + std::to_string(tokens), "at least 1");
+inline SuggestedBlocks suggest_blocks(Index tokens, Index most) {
+  for (const auto& [name, value] : {std::pair("tokens", tokens), std::pair("most", most)}) {
+    if (value < 1) {
+      detail::fail_option("suggest_blocks", name, "is " + std::to_string(value), "at least 1");
+    }
   }
   Index m = 1;
-  while ((m + 1) <= tokens / (m + 1)) ++m;
+  while (m < most && (m + 1) <= tokens / (m + 1)) ++m;
   const Index w = detail::ceil_div(tokens, m);
   return {detail::ceil_div(tokens, w), w};
 }
