@@ -26,12 +26,13 @@
 // 3. Summaries of blocks: stage/summary.hpp, used by the forms.
 
 // 4. Mixing of summaries.
-#include "mhla/policy/decay_mixing.hpp"        // DecayMixing: a sum of decaying terms
-#include "mhla/policy/distance_mixing.hpp"     // DistanceMixing: a table over offsets of blocks
-#include "mhla/policy/gate.hpp"                // gate_mixing: factors that depend on the data
-#include "mhla/policy/locality.hpp"            // locality: initial coefficients
-#include "mhla/policy/mixing_constraints.hpp"  // clamp, normalize_rows: after steps of training
-#include "mhla/policy/mixing_matrix.hpp"       // MixingMatrix, per_head
+#include "mhla/policy/decay_mixing.hpp"          // DecayMixing: a sum of decaying terms
+#include "mhla/policy/distance_derivatives.hpp"  // tangent and gradient of DistanceMixing
+#include "mhla/policy/distance_mixing.hpp"       // DistanceMixing: a table over offsets of blocks
+#include "mhla/policy/gate.hpp"                  // gate_mixing: factors that depend on the data
+#include "mhla/policy/locality.hpp"              // locality: initial coefficients
+#include "mhla/policy/mixing_constraints.hpp"    // clamp, normalize_rows: after steps of training
+#include "mhla/policy/mixing_matrix.hpp"         // MixingMatrix, per_head
 
 // 5. Read-out.
 #include "mhla/policy/normalizer.hpp"  // NoNormalizer, KeySum, CrossQuery

@@ -8,6 +8,7 @@
 ///     m_ib = w_ib / sum_b' w_ib'           rows sum to 1, or m_ib = w_ib
 ///
 /// distance_matrix writes the coefficients of a grid, and every form, stream and rank takes them.
+/// Derivatives: distance_derivatives.hpp.
 /// So a model that is trained on one grid runs on others. Rows sum to 1 by default, as in the
 /// paper. Otherwise their sums grow with the grid, since a larger grid has more blocks per row.
 /// Outputs grow with them under a normaliser that does not divide by key sums.
@@ -137,22 +138,6 @@ MixingMatrix<A> distance_matrix(const DistanceMixing<A>& f, GridShape blocks, co
   return distance_matrix(f.view(), blocks, rest...);
 }
 
-/// Adds the gradient of f for the gradient dm of distance_matrix(f, blocks, pattern of dm). Sums
-/// are in double, and each is added once.
-/// \throws shape_error unless dm is [M,M] with a matrix for each table, and df has the offsets and
-///     the heads of f; option_error as above. Then df is not touched.
-template <class A>
-void distance_matrix_adjoint(
-    const DistanceView<A>& f, GridShape blocks,
-    const std::type_identity_t<MixingView<const std::remove_const_t<A>>>& dm,
-    const std::type_identity_t<DistanceView<std::remove_const_t<A>>>& df);
-template <Accumulator A>
-void distance_matrix_adjoint(const DistanceMixing<A>& f, GridShape blocks,
-                             const std::type_identity_t<MixingView<const A>>& dm,
-                             const std::type_identity_t<DistanceView<A>>& df) {
-  distance_matrix_adjoint(f.view(), blocks, dm, df);
-}
-
 // ------------------------------------------------------------------------------------------------
 
 namespace detail {
@@ -249,48 +234,6 @@ MixingMatrix<std::remove_const_t<A>> distance_matrix(const DistanceView<A>& f, G
   detail::expect_grid("distance_matrix", "blocks", blocks);
   const Index count = blocks[0] * blocks[1] * blocks[2];
   return distance_matrix(f, blocks, Pattern(count, count));
-}
-
-template <class A>
-void distance_matrix_adjoint(
-    const DistanceView<A>& f, GridShape blocks,
-    const std::type_identity_t<MixingView<const std::remove_const_t<A>>>& dm,
-    const std::type_identity_t<DistanceView<std::remove_const_t<A>>>& df) {
-  using T = std::remove_const_t<A>;
-  constexpr const char* kName = "distance_matrix_adjoint";
-  detail::expect_blocks_of(kName, f, blocks, dm);
-  if (dm.sequences() != 1 || dm.heads() != f.heads()) {
-    detail::fail_shape(kName, "dm", "has " + detail::matrices_text(dm) + " matrices",
-                       std::to_string(f.heads()) + ", one per table of f");
-  }
-  if (df.absent()) {
-    detail::fail_option(kName, "df", "is absent", "a table of the offsets and heads of f");
-  }
-  if (!(df.offsets() == f.offsets()) || df.heads() != f.heads()) {
-    detail::fail_shape(kName, "df", "has " + std::to_string(df.storage().size()) + " numbers",
-                       "a table of the offsets and heads of f");
-  }
-  const detail::OffsetPlaces<A> places(f, blocks);
-  std::vector<double> sums(df.storage().size());
-  for (Index h = 0; h < f.heads(); ++h) {
-    const MixingView<const T> of = dm.of_head(h);
-    double* const to = sums.data() + h * f.size();
-    const A* const table = f.storage().data() + h * f.size();
-    for (Index i = 0; i < of.rows(); ++i) {
-      double sum = 1, mean = 0;  // without a division dw = dm
-      if (f.rows_sum_to_one()) {
-        double weight = 0;
-        of.for_each_in_row(i, [&](Index b, T d) {
-          weight += double{table[places(i, b)]};
-          mean += double{d} * double{table[places(i, b)]};
-        });
-        detail::expect_row_sum(kName, "f", i, h, f.heads(), weight);
-        sum = weight, mean /= weight;
-      }
-      of.for_each_in_row(i, [&](Index b, T d) { to[places(i, b)] += (double{d} - mean) / sum; });
-    }
-  }
-  for (std::size_t n = 0; n < sums.size(); ++n) df.storage()[n] += static_cast<T>(sums[n]);
 }
 
 }  // namespace MHLA_TARGET
