@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "contract/communicator.hpp"
+#include "mhla/distributed/causal.hpp"
+#include "support/failing_memory.hpp"
 #include "support/message_of.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -66,7 +68,7 @@ TEST(ThreadHub, AFailureIsThrownOnceNoRankCopies) {
     });
   });
   while (!copying) std::this_thread::yield();
-  hub.fail("rank 2 ended with an exception");
+  hub.fail(2);
   std::jthread waiter([&] {
     EXPECT_EQ(message_of<communication_error>([&] { hub.all_copied(*call, true); }),
               "mhla::distributed: rank 2 ended with an exception");
@@ -78,6 +80,33 @@ TEST(ThreadHub, AFailureIsThrownOnceNoRankCopies) {
   waiter.join();
   EXPECT_TRUE(thrown);
 }
+
+#ifdef MHLA_TEST_FAILS_MALLOC
+
+/// Every allocation of a form over ranks fails. The other ranks end with an error and none waits.
+TEST(ThreadRanks, MemoryThatFailsIsAnErrorOnAll) {
+  const Matrix<float> x = Matrix<float>::Random(12, 4);
+  const auto mixing = uniform_causal<float>(9);
+  expect_safe("distributed::causal", {[&] {
+                const auto begin = std::chrono::steady_clock::now();
+                const auto end = [&] {
+                  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+                };
+                try {
+                  run_ranks(3, [&](ThreadRank& rank) {
+                    Matrix<float> out(12, 4);
+                    distributed::causal(rank, inputs(x, x, x), ContiguousBlocks{4}, mixing,
+                                        Operator<>(), out);
+                  });
+                } catch (...) {
+                  end();
+                  throw;
+                }
+                end();
+              }});
+}
+
+#endif
 
 TEST(ThreadRanks, NoRanksAreRefused) {
   EXPECT_EQ(message_of<option_error>([] { run_ranks(0, [](ThreadRank&) {}); }),

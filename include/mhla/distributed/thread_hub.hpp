@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -65,8 +66,8 @@ class ThreadHub {
     std::unique_lock lock(mutex_);
     return reached(lock, call, Progress::kCopied, wait);
   }
-  /// Makes every later call fail. The first reason stays.
-  void fail(const std::string& why);
+  /// Makes every later call fail, because a rank has ended. The first reason stays.
+  void fail(Index rank) noexcept;
 
  private:
   /// True if all ranks have reached `least`; with `wait`, returns when they have. Throws a failure
@@ -144,9 +145,13 @@ bool ThreadHub::copy(ThreadCall& call, Index rank, bool wait, F&& f) {
   return true;
 }
 
-inline void ThreadHub::fail(const std::string& why) {
+inline void ThreadHub::fail(Index rank) noexcept {
   const std::lock_guard lock(mutex_);
-  fail_locked(why);
+  try {
+    fail_locked("rank " + std::to_string(rank) + " ended with an exception");
+  } catch (const std::bad_alloc&) {
+    fail_locked("out of memory");  // short enough to need none
+  }
 }
 
 }  // namespace detail

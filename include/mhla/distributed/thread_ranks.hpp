@@ -46,7 +46,7 @@ class ThreadTransfer {
   ~ThreadTransfer() {
     try {
       wait();
-    } catch (const communication_error&) {  // the next call of the rank throws it
+    } catch (const std::exception&) {  // the next call of the rank throws a communication_error
     }
   }
 
@@ -117,12 +117,18 @@ void run_ranks(Index ranks, F&& f, double timeout = 30) {
         const std::lock_guard lock(mutex);
         if (!failure) failure = std::current_exception();
       }
-      hub.fail("rank " + std::to_string(r) + " ended with an exception");
+      hub.fail(r);
     }
   };
   {
     std::list<detail::JoinedThread> threads;
-    for (Index r = 0; r < ranks; ++r) threads.emplace_back(run, r);
+    Index r = 0;
+    try {
+      for (; r < ranks; ++r) threads.emplace_back(run, r);
+    } catch (...) {
+      hub.fail(r);  // the started ranks do not wait for it
+      throw;
+    }
   }
   if (failure) std::rethrow_exception(failure);
 }
@@ -187,10 +193,12 @@ inline void ThreadRank::agree(std::span<const std::byte> record, std::span<std::
 inline detail::ThreadTransfer ThreadRank::exchange(std::span<const SharedRows> arrays,
                                                    std::span<const PeerRows> sends,
                                                    std::span<const PeerRows> receives) {
+  // Allocated first: once the call has begun, peers may copy from the caller's memory.
+  std::vector<PeerRows> rows(receives.begin(), receives.end());
   auto call = hub_->begin(
       rank_, calls_++,
       {.arrays = {arrays.begin(), arrays.end()}, .sends = {sends.begin(), sends.end()}});
-  return {*hub_, rank_, std::move(call), {receives.begin(), receives.end()}};
+  return {*hub_, rank_, std::move(call), std::move(rows)};
 }
 
 inline detail::ThreadTransfer ThreadRank::all_gather(std::span<const SharedRows> arrays,
