@@ -36,7 +36,15 @@ inline std::FILE* create_file(const std::filesystem::path& path, [[maybe_unused]
 #else
   const int file =
       ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, secret ? 0600 : 0666);
-  return file < 0 ? nullptr : fdopen(file, "wb");
+  if (file < 0) return nullptr;
+  std::FILE* const stream = fdopen(file, "wb");
+  if (stream == nullptr) {  // no memory
+    const int code = errno;
+    ::close(file);
+    ::unlink(path.c_str());
+    errno = code;
+  }
+  return stream;
 #endif
 }
 
