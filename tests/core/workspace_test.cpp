@@ -80,6 +80,16 @@ TEST(Workspace, RoundUpIsTheNextMultiple) {
   }
 }
 
+TEST(Workspace, SizesNearTheLargestIndexDoNotOverflow) {
+  constexpr Index kLargest = std::numeric_limits<Index>::max();
+  for (Index less = 0; less < 200; ++less) {
+    const Index value = kLargest - less, multiples = detail::ceil_div(value, 64);
+    EXPECT_EQ(multiples, (value - 1) / 64 + 1);
+    EXPECT_EQ(detail::round_up(value, 64), less >= 63 ? multiples * 64 : kLargest);
+    EXPECT_GE(detail::unaliased_stride<float>(value), value);
+  }
+}
+
 template <class A>
 void expect_unaliased_strides() {
   for (Index count = 0; count <= 300; ++count) {

@@ -25,6 +25,7 @@
 #include <Eigen/Core>
 #include <concepts>
 #include <cstddef>
+#include <limits>
 
 #include "mhla/core/arch.hpp"
 
@@ -45,9 +46,18 @@ concept Scalar = Accumulator<T> || std::same_as<T, Eigen::half> || std::same_as<
 namespace detail {
 
 /// value / divisor, rounded up; value >= 0.
-constexpr Index ceil_div(Index value, Index divisor) { return (value + divisor - 1) / divisor; }
+constexpr Index ceil_div(Index value, Index divisor) {
+  return value / divisor + (value % divisor > 0 ? 1 : 0);
+}
+/// count * size, or the largest Index if that does not fit. No memory has as many bytes, so Arena
+/// refuses it. count >= 0, size > 0.
+constexpr Index product_or_largest(Index count, Index size) {
+  constexpr Index kLargest = std::numeric_limits<Index>::max();
+  return count <= kLargest / size ? count * size : kLargest;
+}
+/// The next multiple, or the largest Index.
 constexpr Index round_up(Index value, Index multiple) {
-  return ceil_div(value, multiple) * multiple;
+  return product_or_largest(ceil_div(value, multiple), multiple);
 }
 
 template <Scalar T>

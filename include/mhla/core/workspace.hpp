@@ -49,7 +49,7 @@ template <class A>
 constexpr Index unaliased_stride(Index count) {
   constexpr Index kLine = kBufferAlignment / static_cast<Index>(sizeof(A));
   const Index lines = ceil_div(count, kLine);
-  return (lines | 1) * kLine;
+  return product_or_largest(lines | 1, kLine);
 }
 
 /// Hands out buffers one after another; without a base it only counts.

@@ -122,7 +122,8 @@ MHLA_NOINLINE void gather_scaled(MatrixView<const T> x, const Index* tokens, Ind
 /// Size of `raw`, the rows that a map reads, for tokens of `width` numbers: one row, or a strip.
 template <class A, class Map>
 constexpr Index raw_size(Index width) {
-  return StripFeatureMap<Map, A> ? kStripTokens * unaliased_stride<A>(width) : width;
+  if constexpr (!StripFeatureMap<Map, A>) return width;
+  return product_or_largest(unaliased_stride<A>(width), kStripTokens);
 }
 template <class A>
 Rows<A> raw_rows(A* raw, Index width) {
