@@ -19,6 +19,18 @@ TEST(Arch, NamesOfTypesTellTheInstructionSet) {
   EXPECT_NE(mangled.find(MHLA_TEST_TEXT(MHLA_TARGET)), std::string::npos) << mangled;
 }
 
+/// A class that holds containers has another layout in libstdc++'s debug mode.
+TEST(Arch, NamesOfTypesTellTheDebugLibraryAndItsInstructionSetStays) {
+#if defined(_GLIBCXX_DEBUG)
+  constexpr bool kDebug = true;
+#else
+  constexpr bool kDebug = false;
+#endif
+  const std::string mangled = typeid(detail::Rows<float>).name(), suffix = "_debug_library";
+  EXPECT_EQ(mangled.find(kInstructionSet + suffix) != std::string::npos, kDebug) << mangled;
+  EXPECT_EQ(std::string(kInstructionSet).find(suffix), std::string::npos);
+}
+
 TEST(Arch, FusedMultiplyAddRoundsOnceWhereItIsSaidTo) {
   volatile float a = 1 + 0x1p-12f;  // a * a = 1 + 2^-11 + 2^-24, the last term lost in a product
   const float once = detail::multiply_add(float(a), float(a), -1.0f);

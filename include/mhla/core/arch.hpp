@@ -65,7 +65,16 @@
 #define MHLA_TARGET_NAME(vectors) vectors
 #endif
 #define MHLA_TARGET_OF(vectors) MHLA_TARGET_NAME(vectors)
-#define MHLA_TARGET MHLA_TARGET_OF(MHLA_VECTORS)
+#define MHLA_INSTRUCTIONS MHLA_TARGET_OF(MHLA_VECTORS)
+
+// The debug mode of libstdc++ changes the layout of containers, and so of classes that hold them.
+#if defined(_GLIBCXX_DEBUG)
+#define MHLA_LIBRARY_NAME(instructions) instructions##_debug_library
+#else
+#define MHLA_LIBRARY_NAME(instructions) instructions
+#endif
+#define MHLA_LIBRARY_OF(instructions) MHLA_LIBRARY_NAME(instructions)
+#define MHLA_TARGET MHLA_LIBRARY_OF(MHLA_INSTRUCTIONS)
 #define MHLA_TEXT(name) #name
 #define MHLA_TEXT_OF(name) MHLA_TEXT(name)
 
@@ -120,7 +129,7 @@ namespace mhla {
 inline namespace MHLA_TARGET {
 
 /// Name of the instruction set that this unit is compiled for, as in the namespace: "avx2_fma".
-inline constexpr const char* kInstructionSet = MHLA_TEXT_OF(MHLA_TARGET);
+inline constexpr const char* kInstructionSet = MHLA_TEXT_OF(MHLA_INSTRUCTIONS);
 
 /// True if a multiply-add rounds once: a*b+c is one instruction.
 #if defined(EIGEN_HAS_SINGLE_INSTRUCTION_MADD) || defined(EIGEN_VECTORIZE_FMA)
