@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cfenv>
+
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/tokens/strip.hpp"
+#include "support/environment.hpp"
 #include "support/message_of.hpp"
 #include "support/stage_case.hpp"
 
@@ -69,6 +72,19 @@ TYPED_TEST(Denominator, RowsAreDividedByEveryKindOfNumber) {
   }
   quotients.expect_nothing_beside("quotients");
   factors.expect_nothing_beside("factors");
+}
+
+/// A reciprocal that overflows is the largest number in some rounding modes.
+TYPED_TEST(Denominator, RowsAreDividedByTinyNumbersInEveryRoundingMode) {
+  using A = TypeParam;
+  for (const int mode : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+    const Environment environment(mode, false);
+    for (const A den : {std::numeric_limits<A>::denorm_min(), std::numeric_limits<A>::min() / 8}) {
+      A row = 3 * den, factor = 0;
+      detail::divide_rows<A>({&row, 1}, 1, 1, &den, &factor);
+      EXPECT_EQ(row, 3) << den;
+    }
+  }
 }
 
 TEST(Denominators, CrossQueryNeedsAsManyQueryBlocksOfOneSize) {

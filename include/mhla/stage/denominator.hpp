@@ -84,7 +84,8 @@ void expect_cross_query(const char* function, const P& query_blocks, Index key_b
 
 /// factors[s] = 1 / denominators[s], to multiply rows instead of dividing them. The factor is 1
 /// where the reciprocal is no normal number (0, tiny, huge and infinite denominators, NaN);
-/// divide_without_reciprocal divides these rows.
+/// divide_without_reciprocal divides these rows. A reciprocal that overflows may round to the
+/// largest number.
 template <class A>
 MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
   transform(denominators, factors, count, [](auto p) {
@@ -94,7 +95,7 @@ MHLA_NOINLINE void reciprocals(const A* denominators, Index count, A* factors) {
     const P one = pset1<P>(A(1)), divisor = padd(p, pand(pcmp_eq(p, pset1<P>(A(0))), one));
     const P reciprocal = pdiv(one, divisor), size = pabs(reciprocal);
     const P normal = pand(pcmp_le(pset1<P>(std::numeric_limits<A>::min()), size),
-                          pcmp_le(size, pset1<P>(std::numeric_limits<A>::max())));
+                          pcmp_lt(size, pset1<P>(std::numeric_limits<A>::max())));
     return pselect(normal, reciprocal, one);
   });
 }
