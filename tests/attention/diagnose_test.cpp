@@ -7,6 +7,7 @@
 #include "mhla/policy/locality.hpp"
 #include "support/message_of.hpp"
 #include "support/reference.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -30,7 +31,7 @@ Problem<float> problem_of(Index n, Index d, Index block_length, const Matrix<flo
 
 TEST(Diagnose, WeightsAreTheNaiveOnesOverTheirDenominatorsAndKeepTheRankBound) {
   int ranks = 0;
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (const std::uint64_t seed : seeds(200)) {
     auto p = random_problem<float>(seed, false);
     p.v = Matrix<float>::Identity(p.k.rows(), p.k.rows());
     const auto d = diagnose(p);

@@ -1,5 +1,7 @@
 #include "mhla/attention/softmax.hpp"
 
+#include <cfenv>
+
 #include "contract/forward.hpp"
 #include "support/forward_forms.hpp"
 
@@ -10,24 +12,35 @@ SoftmaxOptions options_of(double scale) {
   return scale == 1 ? SoftmaxOptions{} : SoftmaxOptions{scale};
 }
 
+/// Error of an exponential in rounding modes other than to nearest, in which e^x = 2^n e^r may have
+/// |r| = ln(2). It is twice the first term that a polynomial of degree 7, or 13 in double, lacks,
+/// for a weight and for the factor of its tile.
+template <class T>
+Wide<T> exponential_error() {
+  if (std::fegetround() == FE_TONEAREST) return 0;
+  return std::is_same_v<T, double> ? Wide<T>(4 * 6.8e-14) : Wide<T>(4 * 1.4e-6);
+}
+
 /// Computes one output row [E] by the definition, and its bound. s are the scores and M is the
 /// largest. The computed weight of key j is exp(s_j - M) times e^theta_j, where theta_j collects
 ///   gamma_{D+1} sum |scale q k|   the error of the score (the largest cancels in the quotient)
 ///   u (M - s_j)                   subtracting the running maxima, which telescopes
 ///   (4 + 4 tiles + N + 2) u       exponentials, rescaling a tile, the chain of sums, the quotient
-/// Weights too small for a normal number count as 0.
+/// Weights too small for a normal number count as 0. Products that underflow have an error of eta
+/// each (support/reference.hpp). If a score or a numerator may overflow, there is no bound.
 template <class T>
 void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
   using W = Wide<T>;
   using A = accumulator_t<T>;
-  const W u = kUnitRoundoff<T>;
+  const W u = roundoff<T>(), eta = underflow<T>();
+  const W most = static_cast<W>((std::numeric_limits<A>::max)());
   const Index d = p.q.cols(), n = p.k.rows();
   const W scale =
       static_cast<W>(static_cast<A>(options_of(p.scale).scale.value_or(1 / std::sqrt(double(d)))));
   const auto number = [](T x) { return static_cast<W>(static_cast<A>(x)); };
   std::vector<W> score, theta;
   std::vector<Index> keys;
-  W largest = -std::numeric_limits<W>::infinity();
+  W largest = -std::numeric_limits<W>::infinity(), largest_size = 0;
   for (Index j = 0; j < (p.causal ? t + 1 : n); ++j) {
     if (!p.inputs().key_mask[j]) continue;
     W s = 0, size = 0;
@@ -38,13 +51,14 @@ void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
     }
     keys.push_back(j);
     score.push_back(s);
-    theta.push_back(gamma(d + 1, u) * size);
+    theta.push_back(gamma(d + 1, u) * size + static_cast<W>(d + 1) * eta);
     largest = std::max(largest, s);
+    largest_size = std::max(largest_size, size * std::max(W(1), 1 / std::abs(scale)));
   }
-  const W roundings = static_cast<W>(4 + 4 * (n / 64 + 1) + n + 2) * u;
+  const W roundings = static_cast<W>(4 + 4 * (n / 64 + 1) + n + 2) * u + exponential_error<T>();
   const W tiny = static_cast<W>(std::numeric_limits<A>::min());
   W den = 0, den_error = 0;
-  std::vector<W> num(static_cast<std::size_t>(p.v.cols())), num_error(num.size());
+  std::vector<W> num(static_cast<std::size_t>(p.v.cols())), num_error(num.size()), size(num);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const W weight = std::exp(score[i] - largest);
     const W error = weight * std::expm1(theta[i] + u * (largest - score[i]) + roundings) + 2 * tiny;
@@ -53,7 +67,8 @@ void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
     for (std::size_t e = 0; e < num.size(); ++e) {
       const W v = number(p.v(keys[i], static_cast<Index>(e)));
       num[e] += weight * v;
-      num_error[e] += error * std::abs(v);
+      num_error[e] += error * std::abs(v) + eta;
+      size[e] += weight * std::abs(v);
     }
   }
   for (Index e = 0; e < p.v.cols(); ++e) {
@@ -62,9 +77,8 @@ void expect_row(const Problem<T>& p, Index t, Expected<T>& expected) {
     W& bound = expected.bound(t, e);
     out = num[i] / den;
     bound = (num_error[i] + std::abs(out) * den_error) / (den - den_error);
-    bound += W(kStorageRoundoff<T>) * (std::abs(out) + bound) +
-             (kStorageRoundoff<T> > 0 ? W(0x1p-25) : W(0));
-    if (!(den > den_error)) bound = -1;
+    bound += storage_error<T>(std::abs(out) + bound);
+    if (!(den > den_error) || !(largest_size < most && 2 * size[i] < most)) bound = -1;
   }
 }
 

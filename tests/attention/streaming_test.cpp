@@ -6,6 +6,7 @@
 #include "contract/forward.hpp"
 #include "support/add_test.hpp"
 #include "support/forward_forms.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -72,7 +73,8 @@ struct Streams {
 
   void EqualsNaiveAttentionHoweverItIsSplit() const {
     Tally tally;
-    for (std::uint64_t seed = 0; seed < 600 && !testing::Test::HasFatalFailure(); ++seed) {
+    for (const std::uint64_t seed : seeds(600)) {
+      if (testing::Test::HasFatalFailure()) break;
       const auto p = problem(seed);
       compare(p, form.expected(p), feed(p, mixed_lengths(seed), Between::kNothing), "streaming",
               tally);
@@ -81,7 +83,7 @@ struct Streams {
   }
 
   void SavedRestoredAndCopiedStatesGoOnBitwiseFromEveryPosition() const {
-    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    for (const std::uint64_t seed : seeds(100)) {
       const auto p = problem(seed);
       const auto straight = feed(p, mixed_lengths(seed), Between::kNothing);
       EXPECT_TRUE(same_bits(straight, feed(p, mixed_lengths(seed), Between::kSaveAndRestore)))
@@ -91,7 +93,7 @@ struct Streams {
   }
 
   void ANaNReachesLaterTokensAndNoneFromAMaskedKey() const {
-    for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    for (const std::uint64_t seed : seeds(300)) {
       auto p = problem(seed);
       if (p.q.rows() == 0) continue;
       p.lower = p.upper = p.coefficients.rows();
@@ -116,7 +118,7 @@ struct Streams {
   }
 
   void WholeBlocksAreBitwiseTheCausalFormEvenAfterSingleTokens() const {
-    for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    for (const std::uint64_t seed : seeds(500)) {
       const auto p = problem(seed);
       Matrix<T> causal = unwritten<T>(p.q.rows(), p.v.cols());
       run_whole(p.inputs(), Arguments<T>(p), causal, {});

@@ -18,6 +18,7 @@
 #include "support/gradient_batch.hpp"
 #include "support/gradient_forms.hpp"
 #include "support/message_of.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 
@@ -29,7 +30,7 @@ struct BatchGradient {
 
   /// Compares bit by bit. Gradients of parameters are sums over the pairs that share them.
   void IsThatOfEverySequenceAndHeadAloneInAnyLayout() const {
-    for (std::uint64_t seed = 0; seed < kBatches; ++seed) {
+    for (const std::uint64_t seed : seeds(kBatches)) {
       const RandomBatch batch(form, seed);
       auto all = batch.gradients(seed);
       for (const auto& tensor : all.tensors)
@@ -65,7 +66,7 @@ struct BatchGradient {
 
   void BitsDoNotDependOnThreadsNorOnKeptSummaries() const {
     ThreadPool two(2), five(5), many(70);
-    for (std::uint64_t seed = 0; seed < kBatches; ++seed) {
+    for (const std::uint64_t seed : seeds(kBatches)) {
       const RandomBatch batch(form, seed);
       const auto first = batch.gradients(seed);
       const auto expect = [&](const ExecutorRef& executor, bool keep) {

@@ -17,6 +17,7 @@
 #include "mhla/kernel/product.hpp"
 #include "support/chain.hpp"
 #include "support/placed.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 
@@ -162,7 +163,7 @@ ProductCase<A> random_product(Random& rng) {
 /// Every element is its chain, and nothing else is read or written.
 template <class A, class Multiply>
 void expect_chains(const Multiply& multiply) {
-  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+  for (const std::uint64_t seed : seeds(1000)) {
     Random rng(seed);
     auto x = random_product<A>(rng);
     ASSERT_TRUE(same_numbers(x.after(multiply), x.chains())) << x.text() << ", seed " << seed;
@@ -228,7 +229,7 @@ void multiply_parts(Random& rng, const Multiply& multiply, const detail::Product
 /// A product split into calls has the bits of one call.
 template <class A, class Multiply>
 void expect_cuts_change_nothing(const Multiply& multiply) {
-  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+  for (const std::uint64_t seed : seeds(500)) {
     Random rng(seed);
     const auto x = random_product<A>(rng);
     Matrix<A> parts = x.before();
@@ -241,7 +242,7 @@ void expect_cuts_change_nothing(const Multiply& multiply) {
 /// B.
 template <class A, class Multiply>
 void expect_nan_stays(const Multiply& multiply) {
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (const std::uint64_t seed : seeds(200)) {
     Random rng(seed);
     ProductCase<A> x(rng, rng.integer(1, 20), rng.integer(1, 40), rng.integer(1, 20));
     const Matrix<A> clean = x.after(multiply);
@@ -264,7 +265,7 @@ void expect_nan_stays(const Multiply& multiply) {
 template <class A, class Multiply>
 void expect_prefetch_changes_nothing(const Multiply& multiply) {
   const std::vector<Index> tokens{3, 0, 1'000'000, 3};
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (const std::uint64_t seed : seeds(100)) {
     Random rng(seed);
     const auto x = random_product<A>(rng);
     detail::Prefetch next(rng.integer(0, 9), tokens.data(), 0, MatrixView<const A>());

@@ -15,6 +15,7 @@
 #include "support/crowd.hpp"
 #include "support/gradient_batch.hpp"
 #include "support/message_of.hpp"
+#include "support/seeds.hpp"
 #include "support/tangent_forms.hpp"
 
 namespace mhla::test {
@@ -58,7 +59,7 @@ struct BatchDirections {
 TYPED_TEST_P(BatchTangent, IsThatOfEverySequenceAndHeadAloneInAnyLayoutWithAnyThreads) {
   using T = double;
   ThreadPool two(2), many(70);
-  for (std::uint64_t seed = 0; seed < 32; ++seed) {
+  for (const std::uint64_t seed : seeds(32)) {
     const RandomBatch batch(kBatchGradientOn<typename TypeParam::Backward>, seed);
     const BatchInputs<T>& in = batch.inputs();
     BatchDirections<T> x(batch, seed);

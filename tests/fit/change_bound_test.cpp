@@ -9,6 +9,7 @@
 
 #include "support/message_of.hpp"
 #include "support/problem.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -38,7 +39,7 @@ Matrix<long double> change_of(const Problem<T>& p, const Problem<T>& other) {
 template <class T>
 void expect_bound(bool causal, int problems) {
   std::vector<double> factors;  // largest bound over largest change
-  for (std::uint64_t seed = 0; seed < static_cast<std::uint64_t>(problems); ++seed) {
+  for (const std::uint64_t seed : seeds(static_cast<std::uint64_t>(problems))) {
     const Problem<T> p = random_problem<T>(seed, causal);
     Problem<T> other = p;
     Random rng(seed);

@@ -8,6 +8,7 @@
 
 #include "mhla/fit/mixing_fit.hpp"
 #include "support/problem.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -90,7 +91,7 @@ struct Definition {
 template <class T>
 void expect_the_definition(bool causal) {
   int checked = 0;
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (const std::uint64_t seed : seeds(400)) {
     const Problem<T> p = random_problem<T>(seed, causal);
     Random rng(seed + 1000);
     const Matrix<T> target = rng.matrix<T>(p.q.rows(), p.v.cols());
@@ -125,7 +126,7 @@ TEST(MixingFit, ResidualIsThatOfTheDefinitionCausal) {
 }
 
 TEST(MixingFit, RoundingOfResidualsGrowsWithTheCoefficients) {
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (const std::uint64_t seed : seeds(200)) {
     Problem<double> p = random_problem<double>(seed, seed % 2 == 0);
     Random rng(seed + 1000);
     const Matrix<double> target = rng.matrix<double>(p.q.rows(), p.v.cols());
@@ -148,7 +149,7 @@ TEST(MixingFit, RoundingOfResidualsGrowsWithTheCoefficients) {
 // a near row nor a far row.
 TEST(MixingFit, NoOtherRowIsBetter) {
   int checked = 0;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (const std::uint64_t seed : seeds(300)) {
     Problem<double> p = random_problem<double>(seed, seed % 2 == 0);
     p.q = p.q.cwiseAbs(), p.k = p.k.cwiseAbs();
     p.normalizer_q = p.normalizer_q.cwiseAbs(), p.normalizer_k = p.normalizer_k.cwiseAbs();

@@ -27,6 +27,7 @@ void prefetched(const void* line);
 #include <vector>
 
 #include "support/random.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla {
 namespace test {
@@ -90,7 +91,7 @@ std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
 TEST(Prefetch, FetchesTheLinesOfItsRowsRowByRow) {
   alignas(64) static float numbers[10000];
   alignas(64) static double wide[10000];
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (const std::uint64_t seed : seeds(300)) {
     SCOPED_TRACE(seed);
     test::Random rng(seed);
     const auto tokens = [&rng] {

@@ -6,6 +6,7 @@
 #include "contract/decoding_layer.hpp"
 #include "support/layer_definition.hpp"
 #include "support/message_of.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -71,7 +72,7 @@ TEST_DECODING_LAYERS(Language, LanguageLayers);
 TEST(LanguageLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
   constexpr const char* kMaps[] = {"relu", "elu",  "identity",           "hedgehog",
                                    "t2r",  "dpfp", "elementwise_product"};
-  for (std::uint64_t seed = 0; seed < 70; ++seed) {
+  for (const std::uint64_t seed : seeds(70)) {
     SCOPED_TRACE(seed);
     Random rng(seed);
     LanguageOptions o{.heads = Index{1} << rng.integer(0, 2),

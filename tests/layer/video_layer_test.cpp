@@ -3,6 +3,7 @@
 #include "contract/attention_layer.hpp"
 #include "support/layer_definition.hpp"
 #include "support/message_of.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -59,7 +60,7 @@ using VideoLayers =
 TEST_ATTENTION_LAYERS(Video, VideoLayers);
 
 TEST(VideoLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  for (const std::uint64_t seed : seeds(30)) {
     SCOPED_TRACE(seed);
     Random rng(seed);
     const GridShape layout{rng.integer(1, 2), rng.integer(1, 2), rng.integer(1, 3)};

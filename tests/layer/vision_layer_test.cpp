@@ -6,6 +6,7 @@
 #include "mhla/layer/block_order.hpp"
 #include "support/layer_definition.hpp"
 #include "support/message_of.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -68,7 +69,7 @@ using VisionLayers = testing::Types<DitLayer, DeitLayer, PlainVisionLayer, Softm
 TEST_ATTENTION_LAYERS(Vision, VisionLayers);
 
 TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : seeds(60)) {
     SCOPED_TRACE(seed);
     Random rng(seed);
     const GridShape block{rng.integer(1, 3), rng.integer(1, 3)};

@@ -9,6 +9,7 @@
 #include "contract/partition.hpp"
 #include "support/message_of.hpp"
 #include "support/random.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla {
 namespace {
@@ -53,7 +54,7 @@ TEST(GridShape, NamesTheLastAxesFirst) {
 }
 
 TEST(Grid, EveryTokenIsOnceInTheBlockOfItsCell) {
-  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+  for (const std::uint64_t seed : seeds(500)) {
     test::Random rng(seed);
     const GridShape size{rng.integer(1, 5), rng.integer(1, 8), rng.integer(1, 9)};
     const GridShape block{rng.integer(1, 6), rng.integer(1, 9), rng.integer(1, 10)};
@@ -114,7 +115,7 @@ void expect_best_grid(GridShape tokens, Index most = 1000) {
 }
 
 TEST(SuggestGrid, IsTheLargestNumberOfTheMostCompactEqualBlocks) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (const std::uint64_t seed : seeds(300)) {
     test::Random rng(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     const GridShape tokens(rng.integer(1, 12), rng.integer(1, 30), rng.integer(1, 30));

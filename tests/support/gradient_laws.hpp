@@ -13,6 +13,7 @@
 
 #include "support/gradient_oracle.hpp"
 #include "support/gradient_random.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 
@@ -47,7 +48,7 @@ struct GradientLaws {
   }
 
   void EveryElementIsADirectionalDerivative() const {
-    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    for (const std::uint64_t seed : seeds(40)) {
       const Problem p = random_gradient<T>(form, seed, Size::kSmall);
       const Reals g = gradients_of(form, p).template values<long double>();
       Reals zeros;
@@ -65,7 +66,7 @@ struct GradientLaws {
   }
 
   void EqualsCentralDifferences() const {
-    for (std::uint64_t seed = 100; seed < 124; ++seed) {
+    for (const std::uint64_t seed : seeds(24)) {
       expect_central_differences(form, random_gradient<T>(form, seed, Size::kSmall));
     }
   }
@@ -149,7 +150,7 @@ struct GradientLaws {
 
   /// Masked tokens, NaN here, affect nothing; their gradients keep their values.
   void MaskedTokensAreNotReadAndTheirGradientsNotTouched() const {
-    for_problems<T>(form, 40, [&](Problem p) {
+    for_any_problems<T>(form, 40, [&](Problem p) {
       Random rng(p.seed);
       p.query_mask = random_mask(rng, p.blocks.queries);
       p.key_mask = random_mask(rng, p.blocks.keys);
@@ -252,7 +253,7 @@ struct GradientLaws {
   /// Calls f(problem) for random problems, and for wide problems.
   template <class F>
   void for_problems_and_wide_ones(F&& f) const {
-    for_problems<T>(form, 32, f);
+    for_any_problems<T>(form, 32, f);
     for (std::uint64_t seed = 0; seed < 2; ++seed) f(wide_problem<T>(form, seed));
   }
 

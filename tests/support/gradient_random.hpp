@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "support/gradient_problem.hpp"
+#include "support/seeds.hpp"
+#include "support/special_values.hpp"
 
 namespace mhla::test {
 
@@ -171,9 +173,21 @@ GradientProblem<T> wide_problem(const Form& form, std::uint64_t seed) {
 /// Calls f(problem) for some random problems of all sizes.
 template <class T, class Form, class F>
 void for_problems(const Form& form, std::uint64_t count, F&& f) {
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
+  for (const std::uint64_t seed : seeds(count)) {
     f(random_gradient<T>(form, seed, size_of(seed)));
   }
+}
+
+/// Calls f(problem) for the same problems, with special values in a tenth of them.
+template <class T, class Form, class F>
+void for_any_problems(const Form& form, std::uint64_t count, F&& f) {
+  for_problems<T>(form, count, [&](GradientProblem<T> p) {
+    Matrix<T>* const matrices[] = {&p.tensors[kQ],           &p.tensors[kK],
+                                   &p.tensors[kV],           &p.tensors[kNormalizerQ],
+                                   &p.tensors[kNormalizerK], &p.dout};
+    make_tenth_special<T>(p.seed, matrices);
+    f(p);
+  });
 }
 
 /// Expects the same bits in every part.

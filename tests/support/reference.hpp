@@ -15,9 +15,19 @@
 ///
 /// The last term is the reciprocal and its product. Storage adds half a unit of the output. If all
 /// weights are 0, and eps, the output is exactly 0.
+///
+/// A result below the normal numbers has an absolute error eta instead. It is half the smallest
+/// number, or the smallest normal number if the environment flushes to zero. Later factors multiply
+/// it. Over all that an output may read, their product is at most
+///
+///     F = (1 + |q|_1) (1 + |m|_1) (1 + |k|_1) (1 + |v|_1)
+///
+/// So the numerator has at most m eta F more, and the denominator the same with v = 1. If F
+/// overflows, there is no bound. Rounding modes other than to nearest double u.
 
 #include <gtest/gtest.h>
 
+#include <cfenv>
 #include <concepts>
 #include <iostream>
 #include <limits>
@@ -44,6 +54,31 @@ inline constexpr double kStorageRoundoff<Eigen::half> = 0x1p-11;
 template <>
 inline constexpr double kStorageRoundoff<Eigen::bfloat16> = 0x1p-8;
 
+/// 1 if the caller rounds to nearest, and 2 otherwise.
+inline double rounding_factor() { return std::fegetround() == FE_TONEAREST ? 1 : 2; }
+
+/// u in the floating-point environment of the caller.
+template <class T>
+Wide<T> roundoff() {
+  return kUnitRoundoff<T> * rounding_factor();
+}
+/// eta in the floating-point environment of the caller, rounded up.
+template <class T>
+Wide<T> underflow() {
+  using A = accumulator_t<T>;
+  constexpr A kNormal = (std::numeric_limits<A>::min)();
+  volatile A half = kNormal;
+  half = half / 2;
+  const bool flushes = !(half > 0);
+  return static_cast<Wide<T>>(flushes ? kNormal : std::numeric_limits<A>::denorm_min());
+}
+/// Error of storing a number of this size as T.
+template <class T>
+Wide<T> storage_error(Wide<T> size) {
+  if constexpr (kStorageRoundoff<T> == 0) return 0;
+  return rounding_factor() * (kStorageRoundoff<T> * size + 0x1p-25);
+}
+
 /// Required outputs of a form.
 template <class T>
 struct Expected {
@@ -64,12 +99,18 @@ Index tile_roundings(const Problem<T>& p) {
          steps(p.query_map.features(p.q.cols()));
 }
 
+/// The largest of some sizes, and 1.
+template <class V>
+auto one_more(const V& sizes) {
+  return typename V::Scalar(1) + (sizes.size() == 0 ? typename V::Scalar(0) : sizes.maxCoeff());
+}
+
 /// Required output of a problem, and the bound for a form with chains of m roundings.
 template <class T>
 Expected<T> expected(const Problem<T>& p, Index m) {
   using W = Wide<T>;
-  const W u = kUnitRoundoff<T>, g = gamma(m + 1, u);  // + 1: the scale of the queries
-  const W num_g = gamma(m + 1 + tile_roundings(p), u), storage = W(kStorageRoundoff<T>);
+  const W u = roundoff<T>(), g = gamma(m + 1, u);  // + 1: the scale of the queries
+  const W num_g = gamma(m + 1 + tile_roundings(p), u);
   const auto exact = naive_problem<W>(p.inputs(), p.blocks(), p.mixing(), p.op(), p.order());
   const Matrix<W> out = naive_attention(exact), dens = naive_denominators(exact);
   auto sizes = exact;
@@ -78,17 +119,28 @@ Expected<T> expected(const Problem<T>& p, Index m) {
     *x = x->cwiseAbs();
   }
   const Matrix<W> a = naive_weights(sizes) * sizes.v, z = naive_sums(sizes);
+  const bool own = p.has_separate_normalizer();
+  const W factor = one_more(sizes.mixing.rowwise().sum()) * one_more(sizes.q.rowwise().sum()) *
+                   (1 + sizes.k.sum());
+  const W den_factor = own ? one_more(sizes.mixing.rowwise().sum()) *
+                                 one_more(sizes.normalizer_q.rowwise().sum()) *
+                                 (1 + sizes.normalizer_k.sum())
+                           : factor;
+  const W eta = W(m + 1) * underflow<T>(), most = W((std::numeric_limits<accumulator_t<T>>::max)());
   Expected<T> result{out, out};
   for (Index t = 0; t < out.rows(); ++t) {
     const W den = std::abs(dens(t, 0));
-    const W den_error = g * (z(t, 0) + W(p.eps));
+    const W tiny_den = eta * den_factor * W(1 + p.k.rows());
+    const W den_error = g * (z(t, 0) + W(p.eps)) + tiny_den;
     for (Index j = 0; j < out.cols(); ++j) {
       const W o = std::abs(out(t, j));
-      W error = (num_g * a(t, j) + o * den_error) / (den - den_error);
-      error += 2 * u * (o + error) * (1 + u);
-      error += storage * (o + error) + (storage > 0 ? W(0x1p-25) : W(0));
-      const bool lost = !(den > den_error) || o + error > W(std::numeric_limits<T>::max());
-      const bool nothing = den == 0 && den_error == 0 && a(t, j) == 0;
+      const W largest = factor * (1 + sizes.v.col(j).sum());
+      W error = (num_g * a(t, j) + eta * largest + o * den_error) / (den - den_error);
+      error += 2 * u * (o + error) * (1 + u) + eta;
+      error += storage_error<T>(o + error);
+      const bool lost = !(den > den_error) || !(largest < most && den_factor < most) ||
+                        !(o + error <= W((std::numeric_limits<T>::max)()));
+      const bool nothing = den == 0 && z(t, 0) == 0 && p.eps == 0 && a(t, j) == 0;
       const bool exact_zero = nothing || !p.inputs().query_mask[t];
       result.bound(t, j) = exact_zero ? W(0) : lost ? W(-1) : error;
     }

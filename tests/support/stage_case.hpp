@@ -16,6 +16,7 @@
 #include "mhla/kernel/rows.hpp"
 #include "support/outputs.hpp"
 #include "support/random.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 
@@ -24,7 +25,8 @@ using Accumulators = testing::Types<float, double>;
 /// Calls f(rng) for `count` seeds, up to the first failure.
 template <class F>
 void for_cases(std::uint64_t count, F&& f) {
-  for (std::uint64_t seed = 0; seed < count && !testing::Test::HasFailure(); ++seed) {
+  for (const std::uint64_t seed : seeds(count)) {
+    if (testing::Test::HasFailure()) return;
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random rng(seed);
     f(rng);

@@ -6,6 +6,7 @@
 
 #include "support/gradient_forms.hpp"
 #include "support/gradient_random.hpp"
+#include "support/seeds.hpp"
 
 namespace mhla::test {
 namespace {
@@ -36,7 +37,7 @@ Matrix<long double> difference(const NaiveProblem<long double, AnyNormalizer>& p
 
 template <class Form>
 void expect_differences() {
-  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+  for (const std::uint64_t seed : seeds(120)) {
     const auto p = random_gradient<double>(Form(), seed, Size::kAny);
     const auto at = naive_problem<long double>(p.inputs(), p.blocks, p.mixing(), p.op,
                                                p.causal ? Order::kCausal : Order::kBidirectional);

@@ -1,0 +1,36 @@
+#pragma once
+
+/// \file
+/// Seeds of random problems. A test takes the first ones; a round of a campaign (campaign.py) takes
+/// the next ones, and prints them.
+///
+///     MHLA_ROUND=R  a test of `count` seeds takes seeds [R count, (R + 1) count)
+///     MHLA_SEED=S   a test takes seed S alone
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <ranges>
+
+#include "support/random.hpp"
+
+namespace mhla::test {
+
+/// The seeds of a test, after which choices (random.hpp) are numbered anew.
+inline auto seeds(std::uint64_t count) {
+  const char* const one = std::getenv("MHLA_SEED");
+  const char* const round = std::getenv("MHLA_ROUND");
+  std::uint64_t first = 0;
+  if (one != nullptr) {
+    first = std::strtoull(one, nullptr, 10);
+    count = 1;
+  } else if (round != nullptr) {
+    first = std::strtoull(round, nullptr, 10) * count;
+    std::printf("seeds %llu to %llu\n", static_cast<unsigned long long>(first),
+                static_cast<unsigned long long>(first + count - 1));
+  }
+  Random::restart_choices();
+  return std::views::iota(first, first + count);
+}
+
+}  // namespace mhla::test
