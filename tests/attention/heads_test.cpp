@@ -28,6 +28,15 @@ TEST(Heads, AreSlicesOfTheTensors) {
   EXPECT_TRUE(head.key_mask.all());
 }
 
+TEST(Heads, OfEmptyRowsWithoutMemoryHaveNoOffsets) {
+  auto in = batch_of(nullptr, 2, 5, 3, 0);
+  in.v.strides = {70, 14, 4, 1};
+  const Inputs<float> head = detail::head_inputs(in, 1, 2);
+  EXPECT_EQ(head.v.data, nullptr);
+  EXPECT_EQ(head.v.rows, 5);
+  EXPECT_EQ(head.v.row_stride, 0);
+}
+
 TEST(Heads, OffsetsCutOneItemIntoSequences) {
   std::vector<float> data(10 * 2 * 3);
   const bool keep[10] = {true, false};

@@ -109,6 +109,8 @@ inline Span sequence_span(Index s, Index tokens, std::span<const Index> offsets)
 template <class T>
 MatrixView<T> head_of(const TensorView<T>& t, const Span& span, Index h) {
   if (t.absent()) return {};
+  // A null pointer of empty rows takes no offset.
+  if (t.data == nullptr && t.width() == 0) return {nullptr, span.tokens.length, 0, 0};
   return t.head(span.item, h, span.tokens.begin, span.tokens.length);
 }
 
