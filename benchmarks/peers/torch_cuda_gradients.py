@@ -173,9 +173,9 @@ def measure(case, cold, runs, rows, compiled=False):
     return right
 
 
-def compile_ahead(cases, seconds):
-    """Compiles all cases in parallel processes, for the caches of torch.compile."""
-    running = [subprocess.Popen([sys.executable, __file__, "", f"--compile={row[0]}"],
+def compile_ahead(cases, seconds, program=__file__):
+    """Compiles all cases in parallel processes of a program, for the caches of torch.compile."""
+    running = [subprocess.Popen([sys.executable, program, "", f"--compile={row[0]}"],
                                 env=os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"},
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                for row in cases]

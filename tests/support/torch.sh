@@ -22,7 +22,7 @@ torch_environment() {
   build_dir=${MHLA_BUILD_DIR:-$repository/build/torch}
   mkdir -p "$build_dir"
   build_dir=$(cd "$build_dir" && pwd)
-  local packages=(scikit-build-core numpy matplotlib pytest)
+  local packages=(scikit-build-core numpy matplotlib pillow pytest)
   python=$build_dir/venv/bin/python
   if [[ ! -x $python ]]; then
     step "make $build_dir/venv"
@@ -41,8 +41,9 @@ torch_environment() {
   quietly "$build_dir/build.log" "$python" -m pip install --disable-pip-version-check \
     --no-build-isolation --no-deps --force-reinstall -C build-dir="$build_dir/package" \
     "$repository/examples/torch"
-  # Modules of tests and examples: code shared with benchmarks/, and the model that they train.
-  export PYTHONPATH=$repository/benchmarks:$repository/examples/torch PYTHONDONTWRITEBYTECODE=1
+  # Modules of tests and examples: code shared with benchmarks/, and the models that they train.
+  export PYTHONPATH=$repository/benchmarks:$repository/examples/torch:$repository/examples/throughput
+  export PYTHONDONTWRITEBYTECODE=1
   export MHLA_TORCH_EMULATION=$build_dir/emulation  # kernels for CUDA, for tests without a device
 }
 
