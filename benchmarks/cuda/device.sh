@@ -11,13 +11,22 @@
 #   train      the training example, a minute
 #   probe      whether written lines leave L2
 #
-# Writes PIECE.log, gradients.json and summary.md into MHLA_RESULTS. Ends with 1 if a piece failed.
+# Two more pieces take 8 minutes each, and run where they are named:
+#
+#   models     whole models with each attention
+#   trainings  trials of training at length
+#
+# Writes PIECE.log, gradients.json, models.md, tables of trials and summary.md into MHLA_RESULTS. Ends
+# with 1 if a piece failed.
 #
 #   MHLA_RESULTS        folder of the results; build/device
 #   MHLA_PREBUILT       folder of programs: cuda_device_*_test, sm80/cuda_device_forms_test, l2_probe
 #   MHLA_TORCH_PACKAGE  folder with mhla_torch and what else Python needs; otherwise it is built
 #   MHLA_PYTHON         a Python with PyTorch; python3
 #   MHLA_DATA           folder of Fashion-MNIST; that of Debian's dataset-fashion-mnist
+#   MHLA_TRIALS         trials that share the time, a number is of tokens;
+#                       "language images:1024 images:4096 video convert"
+#   MHLA_TRIALS_DATA    their data; otherwise that of examples/torch/trials/data.sh
 #   MHLA_SANITIZER      a compute-sanitizer to use before that on the PATH
 #   MHLA_COMMIT         what summary.md says of the commit, where there is no git
 # shellcheck disable=SC2317  # functions are called by their names
@@ -33,8 +42,9 @@ if ! card=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap 
 fi
 card=${card%%$'\n'*}
 
-# Seconds of each piece, without what it builds: 470 in all.
-declare -A limits=([tests]=105 [torch]=75 [sm80]=60 [times]=110 [sanitizer]=50 [train]=45 [probe]=25)
+# Seconds of each piece, without what it builds: 470 for those of `all`.
+declare -A limits=([tests]=105 [torch]=75 [sm80]=60 [times]=110 [sanitizer]=50 [train]=45 [probe]=25
+  [models]=475 [trainings]=475)
 all=(tests torch sm80 times sanitizer train probe)
 results=${MHLA_RESULTS:-$repository/build/device}
 mkdir -p "$results"
@@ -42,7 +52,8 @@ results=$(cd "$results" && pwd)
 python=${MHLA_PYTHON:-python3}
 prebuilt=${MHLA_PREBUILT:-}
 package=${MHLA_TORCH_PACKAGE:-$results/package}
-export PYTHONPATH=$package:$repository/benchmarks:$repository/examples/torch PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$package:$repository/benchmarks:$repository/examples/torch
+export PYTHONPATH=$PYTHONPATH:$repository/examples/throughput PYTHONDONTWRITEBYTECODE=1
 export PYTHONUNBUFFERED=1 CUDA_CACHE_MAXSIZE=$((4 << 30))
 
 # skip REASON: ends a piece that cannot run here.
@@ -85,6 +96,12 @@ build_torch() {
 }
 build_times() { build_torch; }
 build_train() { build_torch; }
+build_models() { build_torch; }
+build_trainings() {
+  build_torch
+  [[ -n ${MHLA_TRIALS_DATA:-} || -d $results/trials-data/frames ]] ||
+    bash "$repository/examples/torch/trials/data.sh" "$results/trials-data"
+}
 build_sanitizer() { build_tests; }
 build_probe() {
   local folder
@@ -199,6 +216,24 @@ run_train() {
     ${MHLA_DATA:+--data "$MHLA_DATA"} --output "$results/train"
 }
 
+run_models() {
+  "$python" "$repository/benchmarks/cuda/models.py" "$results/models.json" \
+    --seconds=$((limits[models] - 20))
+}
+
+run_trainings() {
+  local trials trial failed=0 tokens
+  read -ra trials <<<"${MHLA_TRIALS:-language images:1024 images:4096 video convert}"
+  for trial in "${trials[@]}"; do
+    tokens=()
+    [[ $trial != *:* ]] || tokens=(--tokens "${trial#*:}")
+    "$python" "$repository/examples/torch/trials/${trial%:*}.py" "${tokens[@]}" \
+      --output "$results/${trial/:/_}" --data "${MHLA_TRIALS_DATA:-$results/trials-data}" \
+      --seconds=$(((limits[trainings] - 35) / ${#trials[@]})) || failed=1
+  done
+  return "$failed"
+}
+
 run_probe() {
   local folder
   folder=$(folder_of probe l2_probe)
@@ -225,7 +260,7 @@ pieces=("$@")
 (($#)) || pieces=("${all[@]}")
 for piece in "${pieces[@]}"; do
   if [[ -z ${limits[$piece]:-} ]]; then
-    printf 'no piece "%s"; there are: %s\n' "$piece" "${all[*]}" >&2
+    printf 'no piece "%s"; there are: %s\n' "$piece" "${all[*]} models trainings" >&2
     exit 2
   fi
 done
