@@ -1,4 +1,4 @@
-// Tests of masks and offsets as arguments of forms on a device.
+// Tests of masks, offsets and prefixes as arguments of forms on a device.
 
 #include "mhla/cuda/attention/make_problem.cuh"
 
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "mhla/cuda/attention/rotary_inputs.cuh"
 #include "mhla/cuda/attention/same_layout.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
 #include "support/cuda/form_arguments.hpp"
@@ -101,6 +102,74 @@ TEST(CudaMakeProblem, MasksAndOffsetsWithoutDataAreOnlyForPlans) {
             f + "key_offsets" + wrong);
 }
 
+/// Arguments with a prefix of 4 tokens before 6 blocks of 16 tokens.
+struct PrefixArguments : FormArguments {
+  PrefixArguments() {
+    blocks = mhla::cuda::contiguous(96, 16);
+    in.query_prefix = in.key_prefix = 4;
+  }
+};
+
+TEST(CudaMakeProblem, APrefixIsOneMoreBlock) {
+  PrefixArguments a;
+  for (const Problem& p : {a.problem(), a.problem(true)}) {
+    EXPECT_TRUE(p.selects());
+    EXPECT_EQ(p.query_blocks, mhla::cuda::contiguous(7 * 16, 16));
+    EXPECT_EQ(p.key_blocks, mhla::cuda::contiguous(7 * 16, 16));
+    EXPECT_EQ(p.callers_query_blocks(), a.blocks);
+    EXPECT_EQ(p.callers_key_blocks(), a.blocks);
+  }
+  a.in.query_prefix = a.in.key_prefix = 50;
+  a.blocks = mhla::cuda::grid({5, 10}, {2, 4});
+  const Problem longer = a.problem();
+  EXPECT_EQ(longer.query_blocks, mhla::cuda::contiguous(10 * 50, 50));
+  EXPECT_EQ(longer.callers_key_blocks(), a.blocks);
+  EXPECT_EQ(FormArguments{}.problem().callers_query_blocks(), FormArguments{}.blocks);
+}
+
+TEST(CudaMakeProblem, PrefixesThatDoNotFitAreRefused) {
+  const auto option = [](auto change, bool causal = false) {
+    PrefixArguments a;
+    change(a);
+    return message_of<mhla::option_error>([&] { a.problem(causal); });
+  };
+  const std::string f = "mhla::cuda::f: ", slots =
+                                               ", expected at least 0, and fewer than 2^31 "
+                                               "slots of 6 + 1 equal blocks";
+  PrefixArguments wrong;
+  wrong.in.key_prefix = 3;
+  EXPECT_EQ(message_of<mhla::shape_error>([&] { wrong.problem(); }),
+            f + "k has shape [2, 100, 3, 64], expected [2, 99, 3, 64]");
+  EXPECT_EQ(option([](auto& a) { a.in.key_prefix = 3; }, true),
+            f + "key_prefix is 3, expected 4, as query_prefix, in a causal form");
+  const auto with = [](mhla::Index prefix) {
+    return [prefix](auto& a) {
+      a.in.query_prefix = prefix;
+      a.in.q.shape[1] = a.out.shape[1] = 96 + prefix;
+      a.out.strides[0] = 192 * a.out.shape[1];
+    };
+  };
+  EXPECT_EQ(option(with(-1)), f + "query_prefix is -1" + slots);
+  EXPECT_EQ(option(with(306783379)), f + "query_prefix is 306783379" + slots);
+  EXPECT_EQ(option([](auto& a) { a.op.denominator = mhla::cuda::Denominator::kCrossQuery; }),
+            f + "op has a cross-query denominator, expected as many query blocks as key blocks, "
+                "all of one size");
+}
+
+TEST(CudaMakeProblem, ARotaryEmbeddingHasAnglesOfThePrefix) {
+  alignas(16) static float angles[4] = {};
+  const auto error = [](mhla::Index rows) {
+    return message_of<mhla::shape_error>([&] {
+      const mhla::MatrixView<const float> view(angles, rows, 64, 64);
+      Problem problem = PrefixArguments{}.problem();
+      mhla::cuda::detail::add_rotary("cuda::f", mhla::cuda::Rotary{view, view}, 64, problem);
+    });
+  };
+  EXPECT_EQ(error(100), "no exception");
+  EXPECT_EQ(error(112),
+            "mhla::cuda::f: rotary.query_angles has shape [112, 64], expected [100, 64]");
+}
+
 TEST(CudaMakeProblem, PreparedCallsKeepMasksAndOffsets) {
   const auto other = [](const FormArguments& a, const FormArguments& prepared) {
     return message_of<mhla::option_error>([&] {
@@ -108,7 +177,8 @@ TEST(CudaMakeProblem, PreparedCallsKeepMasksAndOffsets) {
     });
   };
   const std::string refused =
-      "mhla::cuda::f: masks and offsets are others, expected those that it was prepared for";
+      "mhla::cuda::f: masks, offsets and prefixes are others, expected those that it was prepared "
+      "for";
   EXPECT_EQ(other(FormArguments{}, MaskedArguments{}), refused);
   EXPECT_EQ(other(MaskedArguments{}, FormArguments{}), refused);
   MaskedArguments queries, keys;
@@ -119,6 +189,10 @@ TEST(CudaMakeProblem, PreparedCallsKeepMasksAndOffsets) {
   PackedArguments masked;
   masked.in.key_mask = mhla::BatchMask(masked.flags, 1, 200, 0);
   EXPECT_EQ(other(masked, PackedArguments{}), refused);
+  PrefixArguments a, b;
+  b.in.query_prefix = b.in.key_prefix = 5, b.blocks = mhla::cuda::contiguous(95, 16);
+  EXPECT_EQ(other(a, b), refused);
+  EXPECT_EQ(other(a, FormArguments{}), refused);
 }
 
 TEST(CudaMakeProblem, StreamsTakeAllTokens) {
@@ -134,6 +208,11 @@ TEST(CudaMakeProblem, StreamsTakeAllTokens) {
   EXPECT_EQ(refused(), "mhla::cuda::f: query_offsets is given, expected none");
   b.in.query_offsets = {};
   EXPECT_EQ(refused(), "mhla::cuda::f: key_offsets is given, expected none");
+  b.in.key_offsets = {};
+  b.in.key_prefix = 1;
+  EXPECT_EQ(refused(), "mhla::cuda::f: key_prefix is given, expected none");
+  b.in.query_prefix = 1;
+  EXPECT_EQ(refused(), "mhla::cuda::f: query_prefix is given, expected none");
 }
 
 }  // namespace

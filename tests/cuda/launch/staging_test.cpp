@@ -225,12 +225,13 @@ TYPED_TEST(SelectedTokens, PackedSequencesHaveTheBitsOfPaddedOnes) {
     if (call.gated()) packed_call.gate = packed(call.gate, length);
     GradientTensors<Number> got(packed_call, 0);
     const Array<std::int32_t> offsets = offsets_of(length);
-    const mhla::cuda::Selection selection{.packed = true, .offsets = offsets.data()};
     const auto run = [&](auto& x, auto& to, bool is_packed) {
       mhla::cuda::GradientProblem problem = cuda_test::gradient_problem(x, to, &x.o);
       Problem forward = cuda_test::problem_of(x);
       forward.batch = static_cast<std::int32_t>(length.size());
-      if (is_packed) forward.queries = forward.keys = selection;
+      for (mhla::cuda::Selection* selection : {&forward.queries, &forward.keys}) {
+        if (is_packed) selection->packed = true, selection->offsets = offsets.data();
+      }
       problem.forward = forward;
       emulator::Device emulated(3);
       const auto plan = mhla::cuda::plan<kD, kE>(forward, device);
@@ -269,6 +270,7 @@ TYPED_TEST(SelectedTokens, PackedSequencesHaveTheBitsOfPaddedOnes) {
   CallShape shape{.batch = 4, .tokens = 64, .block = 24};
   compare.template operator()<false>(shape, Device{Arch::kSm90a, 2});
   shape.normed = shape.gated = true;
+  shape.tokens = shape.key_tokens = 60, shape.prefix = shape.key_prefix = 4;
   compare.template operator()<true>(shape, Device{this->archs(0)[0], 8});
 }
 

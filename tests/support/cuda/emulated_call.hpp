@@ -71,14 +71,16 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
     return mhla::cuda::TokenBlocks(size(n[0]), size(n[1]), size(n[2]), size(w[0]), size(w[1]),
                                    size(w[2]));
   };
+  auto queries = selection(call.query_keep, call.q.tokens());
+  auto keys = selection(call.key_keep, call.k.tokens());
   return {.q = call.q.input(),
           .k = call.k.input(),
           .v = call.v.input(),
           .o = call.o.output(),
           .batch = call.q.batches(),
           .heads = call.q.heads(),
-          .query_blocks = blocks(call.tokens, call.block),
-          .key_blocks = blocks(call.key_tokens, call.key_block),
+          .query_blocks = queries.add_prefix(call.prefix, blocks(call.tokens, call.block)),
+          .key_blocks = keys.add_prefix(call.key_prefix, blocks(call.key_tokens, call.key_block)),
           .op = call.op,
           .norm = {.normed = call.normed(),
                    .gated = call.gated(),
@@ -89,8 +91,8 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
           .query_angles = {call.query_angles.data(), call.q.width()},
           .key_angles = {call.angles_of_keys().data(), call.k.width()},
           .causal = call.causal,
-          .queries = selection(call.query_keep, call.q.tokens()),
-          .keys = selection(call.key_keep, call.k.tokens())};
+          .queries = queries,
+          .keys = keys};
 }
 
 template <class T>

@@ -12,13 +12,12 @@
 namespace cuda_test {
 namespace {
 
-/// Blocks and slots of the tokens of a grid.
+/// Blocks and slots of tokens.
 struct Places {
   std::vector<int> block, slot;
   int blocks = 0, slots = 0;
 
-  Places(const mhla::GridShape& tokens, const mhla::GridShape& width) {
-    const mhla::Grid grid(tokens, width);
+  explicit Places(const PrefixedGrid& grid) {
     block.resize(static_cast<std::size_t>(grid.tokens()));
     slot.resize(block.size());
     blocks = static_cast<int>(grid.blocks());
@@ -110,7 +109,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   const Numbers dy = without_masked(head(call.dout, b, h, same), query_mask);
   const Numbers tq = turned(q, call.query_angles), tk = turned(k, call.angles_of_keys());
   const Eigen::Index nq = q.rows(), nk = k.rows();
-  const Places queries(call.tokens, call.block), keys(call.key_tokens, call.key_block);
+  const Places queries(call.queries()), keys(call.keys());
   Numbers mixing(queries.blocks, keys.blocks);
   const std::int64_t first = call.matrix_of(b, h);
   for (Eigen::Index i = 0; i < mixing.size(); ++i) mixing.data()[i] = call.mixing.value(first + i);
@@ -164,13 +163,11 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
     const mhla::Operator exact{mhla::Identity{}, mhla::Identity{}, normalizer, scale};
     if constexpr (!std::is_same_v<decltype(normalizer), mhla::CrossQuery>) {
       if (call.causal) {
-        mhla::causal_gradient(in, mhla::Contiguous(nq, call.block[2]), matrix, exact, dout,
-                              gradients, parameters);
+        mhla::causal_gradient(in, call.queries(), matrix, exact, dout, gradients, parameters);
         return;
       }
     }
-    const mhla::CrossBlocks blocks{mhla::Grid(call.tokens, call.block),
-                                   mhla::Grid(call.key_tokens, call.key_block)};
+    const mhla::CrossBlocks blocks{call.queries(), call.keys()};
     mhla::bidirectional_gradient(in, blocks, matrix, exact, dout, gradients, parameters);
   };
   switch (op.denominator) {
@@ -259,10 +256,9 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   const Numbers p_plus = q_plus * k_plus.transpose();
   const Numbers p_still = q_still * k_still.transpose();
   const Numbers g_plus = dn_plus * v_plus.transpose(), g_error = dn_error * v_plus.transpose();
-  const auto& w = call.key_block;
-  const auto& wq = call.block;
-  const double unit = eta / static_cast<double>(mhla::cuda::summary_scale(static_cast<std::int32_t>(
-                                std::max(w[0] * w[1] * w[2], wq[0] * wq[1] * wq[2]))));
+  const double unit =
+      eta /
+      static_cast<double>(mhla::cuda::summary_scale(std::max(call.slots(), call.key_slots())));
   const double m_most = 1 + std::max(mixing.cwiseAbs().rowwise().sum().maxCoeff(),
                                      mixing.cwiseAbs().colwise().sum().maxCoeff());
   // Part of the bounds that eta adds to summaries, mixtures and weights.

@@ -21,21 +21,25 @@ struct CallShape {
   mhla::GridShape key_tokens = tokens, key_block = block;
   mhla::cuda::Operator op{};
   bool causal = false;
-  int layout = 0;                      ///< by Layout::any
-  bool rotary = false;                 ///< queries and keys have separate tables
-  bool normed = false, gated = false;  ///< of outputs
+  int layout = 0;                       ///< by Layout::any
+  bool rotary = false;                  ///< queries and keys have separate tables
+  bool normed = false, gated = false;   ///< of outputs
+  int prefix = 0, key_prefix = prefix;  ///< tokens before `tokens`
 };
 
-/// Angles of tokens in raster order, or of a causal sequence from position `first` on.
+/// Angles of tokens in raster order, or of a causal sequence from position `first` on. The tokens
+/// of a prefix have those of a sequence.
 inline Array<float> rotary_angles(const CallShape& shape, const mhla::GridShape& tokens,
-                                  mhla::Index D, int first) {
+                                  mhla::Index D, int first, int prefix = 0) {
   using Table = mhla::RotaryTable<float>;
-  const auto table =
-      shape.causal ? Table::sequence(tokens[2], D,
-                                     {.first = first, .pairs = mhla::RotaryPairs::kInterleaved})
-                   : Table::grid(tokens, D, 100);
-  Array<float> numbers(table.positions() * D);
-  std::copy_n(table.row(0), numbers.size(), numbers.data());
+  const auto sequence = [&](mhla::Index positions, int from) {
+    return Table::sequence(positions, D, {.first = from, .pairs = mhla::RotaryPairs::kInterleaved});
+  };
+  const auto before = sequence(prefix, first + 3);
+  const auto table = shape.causal ? sequence(tokens[2], first) : Table::grid(tokens, D, 100);
+  Array<float> numbers((prefix + table.positions()) * D);
+  std::copy_n(table.row(0), table.positions() * D,
+              std::copy_n(before.row(0), prefix * D, numbers.data()));
   return numbers;
 }
 
@@ -47,12 +51,13 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   const auto count = [](const mhla::GridShape& grid) {
     return static_cast<int>(grid[0] * grid[1] * grid[2]);
   };
-  const int nq = count(shape.tokens), nk = count(shape.key_tokens);
+  const int nq = shape.prefix + count(shape.tokens);
+  const int nk = shape.key_prefix + count(shape.key_tokens);
   const auto tensor = [&](int n, int d) {
     return Tensor<T>(shape.batch, n, shape.heads, d, Layout::any(shape.layout, n, shape.heads, d));
   };
-  const CallOptions options{shape.tokens,    shape.block, shape.key_tokens,
-                            shape.key_block, shape.op,    shape.causal};
+  const CallOptions options{shape.tokens, shape.block,  shape.key_tokens, shape.key_block,
+                            shape.op,     shape.causal, shape.prefix,     shape.key_prefix};
   Call<T> call{options,       tensor(nq, D),
                tensor(nk, D), tensor(nk, E),
                tensor(nq, E), Array<float>(options.matrix_numbers(shape.batch, shape.heads))};
@@ -64,8 +69,8 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   call.each_coefficient(
       [&](float& m, int) { m = static_cast<float>(random.uniform(signed_weights ? -1 : 0, 1)); });
   if (shape.rotary) {
-    call.query_angles = rotary_angles(shape, shape.tokens, D, 0);
-    call.key_angles = rotary_angles(shape, shape.key_tokens, D, 20);
+    call.query_angles = rotary_angles(shape, shape.tokens, D, 0, shape.prefix);
+    call.key_angles = rotary_angles(shape, shape.key_tokens, D, 20, shape.key_prefix);
   }
   if (shape.normed) {
     call.v.fill([&random] { return random.uniform(0.25, 1); });

@@ -20,13 +20,11 @@ Numbers attend(const CallOptions& call, const mhla::Inputs<double>& in, const Nu
   Numbers o(in.q.rows, in.v.cols);
   if constexpr (!std::is_same_v<Z, mhla::CrossQuery>) {
     if (call.causal) {
-      mhla::causal(in, mhla::Contiguous(o.rows(), call.block[2]),
-                   mhla::MixingMatrix<double>(mixing), op, o);
+      mhla::causal(in, call.queries(), mhla::MixingMatrix<double>(mixing), op, o);
       return o;
     }
   }
-  const mhla::CrossBlocks blocks{mhla::Grid(call.tokens, call.block),
-                                 mhla::Grid(call.key_tokens, call.key_block)};
+  const mhla::CrossBlocks blocks{call.queries(), call.keys()};
   mhla::bidirectional(in, blocks, mhla::MixingMatrix<double>(mixing), op, o);
   return o;
 }
@@ -91,9 +89,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   const auto magnitude = [&](const Numbers& plus_q, const Numbers& plus_k, const Numbers& values) {
     const Numbers plus_v = values.cwiseAbs(), plus_m = mixing.cwiseAbs();
     Numbers a = sums(plus_q, plus_k, plus_v, plus_m);
-    const auto& w = call.key_block;
-    const double unit =
-        1.0 / mhla::cuda::summary_scale(static_cast<std::int32_t>(w[0] * w[1] * w[2]));
+    const double unit = 1.0 / mhla::cuda::summary_scale(call.key_slots());
     a.colwise() += (unit * eta * (1 + plus_m.rowwise().sum().maxCoeff())) * plus_q.rowwise().sum();
     return Numbers(a.rowwise() + eta * plus_v.colwise().sum());
   };

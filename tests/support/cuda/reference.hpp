@@ -29,11 +29,12 @@
 ///
 /// plus gamma_4 and 2^-22 for the approximate root, and 2^-24 (2 |g| + 8) if silu(g) gates it.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "mhla/core/matrix.hpp"
 #include "mhla/cuda/launch/problem.cuh"
-#include "mhla/policy/grid_partition.hpp"
+#include "support/cuda/prefixed.hpp"
 #include "support/cuda/problem.hpp"
 
 namespace cuda_test {
@@ -46,9 +47,15 @@ struct CallOptions {
   mhla::GridShape key_tokens, key_block;  ///< of the keys
   mhla::cuda::Operator op;
   bool causal;
+  int prefix = 0, key_prefix = 0;  ///< tokens before those
 
-  std::int64_t query_blocks() const { return mhla::Grid(tokens, block).blocks(); }
-  std::int64_t key_blocks() const { return mhla::Grid(key_tokens, key_block).blocks(); }
+  PrefixedGrid queries() const { return {prefix, tokens, block}; }
+  PrefixedGrid keys() const { return {key_prefix, key_tokens, key_block}; }
+  std::int64_t query_blocks() const { return queries().blocks(); }
+  std::int64_t key_blocks() const { return keys().blocks(); }
+  /// Slots of a block of the form on the device.
+  std::int32_t slots() const { return slots_of(prefix, block); }
+  std::int32_t key_slots() const { return slots_of(key_prefix, key_block); }
   std::int64_t coefficients() const { return query_blocks() * key_blocks(); }  ///< per matrix
   /// Describes the mixing matrices of `heads` heads at `data`, with gaps between them.
   mhla::cuda::MixingArray matrices(const float* data, int heads) const {
@@ -62,6 +69,11 @@ struct CallOptions {
   std::int64_t matrix_numbers(int batch, int heads) const {
     const mhla::cuda::MixingArray last = matrices(nullptr, heads);
     return (batch - 1) * last.item_stride + (heads - 1) * last.head_stride + coefficients();
+  }
+
+ private:
+  static std::int32_t slots_of(int before, const mhla::GridShape& w) {
+    return std::max(before, static_cast<int>(w[0] * w[1] * w[2]));
   }
 };
 

@@ -69,8 +69,9 @@ class PreparedGradient {
            const Gradients<T>& gradients, Workspace workspace, cudaStream_t stream,
            const R& rotary = {}, const Kept<T>& kept = {}) {
     const Problem& forward = problem_.forward;
-    const GradientProblem problem = make(in, forward.query_blocks, forward.key_blocks, forward.op,
-                                         dout, gradients, rotary, kept);
+    const GradientProblem problem =
+        make(in, forward.callers_query_blocks(), forward.callers_key_blocks(), forward.op, dout,
+             gradients, rotary, kept);
     detail::expect_same_gradient(kName, problem, problem_);
     launch(problem, in, mixing, dout, gradients, workspace, stream, kept);
   }

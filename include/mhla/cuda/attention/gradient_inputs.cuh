@@ -44,7 +44,8 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
                               const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
                               bool causal, const Operator& op, TensorView<const T> dout,
                               const Gradients<T>& gradients, const Kept<T>& kept) {
-  const Index nq = tokens_of(in, in.q, query_blocks), nk = tokens_of(in, in.k, key_blocks);
+  const Index nq = tokens_of(in, in.q, in.query_prefix, query_blocks);
+  const Index nk = tokens_of(in, in.k, in.key_prefix, key_blocks);
   const std::array<Index, 4> queries{in.q.batch(), nq, in.q.heads(), D};
   const std::array<Index, 4> keys{in.q.batch(), nk, in.q.heads(), D};
   std::array<Index, 4> outputs = queries, values = keys;
@@ -85,16 +86,16 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
     const MixingMatrices<float>& m = gradients.mixing;
     const Matrices matrices = op.matrices;
     expect_matrices(function, "gradients.mixing", m, matrices);
-    expect_size(function, "gradients.mixing", m.rows, m.cols, query_blocks.blocks(),
-                key_blocks.blocks(), causal);
+    const Index mq = problem.forward.query_blocks.blocks();
+    const Index mk = problem.forward.key_blocks.blocks();
+    expect_size(function, "gradients.mixing", m.rows, m.cols, mq, mk, causal);
     if (m.col_stride != 1 && m.cols > 1) {
       fail_option(function, "gradients.mixing", "has column stride " + std::to_string(m.col_stride),
                   "1");
     }
     const Index items = matrices == Matrices::kPerItemAndHead ? problem.forward.batch : 1;
     const Index heads = matrices == Matrices::kShared ? 1 : problem.forward.heads;
-    expect_distinct(function, "gradients.mixing",
-                    {items, heads, query_blocks.blocks(), key_blocks.blocks()},
+    expect_distinct(function, "gradients.mixing", {items, heads, mq, mk},
                     {m.item_stride, m.head_stride, m.row_stride, 1});
     problem.dmixing = {m.data, m.row_stride, m.item_stride, m.head_stride};
   }

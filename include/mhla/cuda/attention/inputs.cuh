@@ -73,6 +73,9 @@ using kernel_scalar_t = typename detail::kernel_scalar<T>::type;
 /// an output of 0. With offsets, B is 1, and sequence s is tokens offsets[s].. offsets[s + 1] - 1.
 /// The blocks are those of the longest sequence, and a shorter one has the first of them. Tokens
 /// beyond the blocks are left out, and nothing is written for them.
+///
+/// A prefix, such as a class token, precedes the tokens that the blocks describe. It is one more
+/// block, the first, with the first row or column of the mixing matrix. Nq and Nk count it.
 template <DeviceScalar T>
 struct Inputs {
   TensorView<const T> q;  ///< [B, Nq, H, D]
@@ -86,6 +89,8 @@ struct Inputs {
   BatchMask key_mask{};                           ///< [B, Nk], absent: all
   std::span<const std::int32_t> query_offsets{};  ///< [S + 1] of packed sequences, both or none
   std::span<const std::int32_t> key_offsets{};    ///< [S + 1]; of a causal form the same array
+  Index query_prefix = 0;                         ///< tokens of each sequence before the blocks
+  Index key_prefix = 0;                           ///< the same of a causal form
 };
 
 namespace detail {
@@ -180,6 +185,20 @@ inline void expect_size(const char* function, const char* argument, Index has_ro
              (larger ? "at least " : "") + shape_text({rows, columns}));
 }
 
+/// Adds a prefix before a call's blocks, and returns the form's blocks.
+/// \throws option_error for a negative prefix, or 2^31 or more slots in all.
+inline TokenBlocks add_prefix(const char* function, const char* argument, Index prefix,
+                              const TokenBlocks& blocks, Selection& selection) {
+  const Index length = std::max<Index>(prefix, blocks.slots());
+  const Index most = std::numeric_limits<std::int32_t>::max() / (blocks.blocks() + Index{1});
+  if (prefix < 0 || (prefix > 0 && length > most)) {
+    fail_option(function, argument, "is " + std::to_string(prefix),
+                "at least 0, and fewer than 2^31 slots of " + std::to_string(blocks.blocks()) +
+                    " + 1 equal blocks");
+  }
+  return selection.add_prefix(static_cast<std::int32_t>(prefix), blocks);
+}
+
 /// Describes a mask [B, N] and offsets for kernels.
 /// \throws shape_error for a mask of another shape.
 inline Selection selection(const char* function, const char* argument, const BatchMask& mask,
@@ -198,19 +217,22 @@ template <DeviceScalar T>
 bool is_packed(const Inputs<T>& in) {
   return !in.query_offsets.empty() || !in.key_offsets.empty();
 }
-/// Returns the tokens that x, of these blocks, must have.
+/// Returns the tokens that x, of a prefix and these blocks, must have.
 template <DeviceScalar T>
-Index tokens_of(const Inputs<T>& in, const TensorView<const T>& x, const TokenBlocks& blocks) {
-  return is_packed(in) ? x.tokens() : blocks.tokens();
+Index tokens_of(const Inputs<T>& in, const TensorView<const T>& x, Index prefix,
+                const TokenBlocks& blocks) {
+  return is_packed(in) ? x.tokens() : prefix + blocks.tokens();
 }
 
-/// \throws option_error for a mask or offsets.
+/// \throws option_error for a mask, offsets or a prefix.
 template <DeviceScalar T>
 void expect_all_tokens(const char* function, const Inputs<T>& in, const char* why) {
   const char* const argument = !in.query_mask.absent()     ? "query_mask"
                                : !in.key_mask.absent()     ? "key_mask"
                                : !in.query_offsets.empty() ? "query_offsets"
                                : !in.key_offsets.empty()   ? "key_offsets"
+                               : in.query_prefix != 0      ? "query_prefix"
+                               : in.key_prefix != 0        ? "key_prefix"
                                                            : nullptr;
   if (argument != nullptr) fail_option(function, argument, "is given", why);
 }

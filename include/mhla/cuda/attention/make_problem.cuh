@@ -51,8 +51,12 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
                "has " + std::to_string(batch) + " x " + std::to_string(heads) + " heads",
                "fewer than 2^31 heads of all sequences");
   }
-  const Index queries = query_blocks.tokens(), keys = key_blocks.tokens();
-  const Index q_rows = tokens_of(in, in.q, query_blocks), k_rows = tokens_of(in, in.k, key_blocks);
+  if (causal && in.query_prefix != in.key_prefix) {
+    fail_option(function, "key_prefix", "is " + std::to_string(in.key_prefix),
+                std::to_string(in.query_prefix) + ", as query_prefix, in a causal form");
+  }
+  const Index q_rows = tokens_of(in, in.q, in.query_prefix, query_blocks);
+  const Index k_rows = tokens_of(in, in.k, in.key_prefix, key_blocks);
   Problem problem{
       .q = token_tensor<const unsigned char>(function, "q", in.q, {items, q_rows, heads, D}),
       .k = token_tensor<const unsigned char>(function, "k", in.k, {items, k_rows, heads, D}),
@@ -67,24 +71,31 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
       .causal = causal,
       .queries = selection(function, "query_mask", in.query_mask, in.query_offsets, items, q_rows),
       .keys = selection(function, "key_mask", in.key_mask, in.key_offsets, items, k_rows)};
+  problem.query_blocks =
+      add_prefix(function, "query_prefix", in.query_prefix, query_blocks, problem.queries);
+  problem.key_blocks = add_prefix(function, "key_prefix", in.key_prefix, key_blocks, problem.keys);
   if (op.denominator == Denominator::kCrossQuery) {
     if (causal) {
       fail_option(function, "op", "has a cross-query denominator",
                   "none or key sums: it reads later queries");
     }
-    const bool equal = query_blocks.blocks() == key_blocks.blocks() &&
-                       query_blocks.blocks() * std::int64_t{query_blocks.slots()} == queries;
+    const TokenBlocks& blocks = problem.query_blocks;
+    const bool equal =
+        blocks.blocks() == problem.key_blocks.blocks() &&
+        blocks.blocks() * std::int64_t{blocks.slots()} == problem.queries.tokens(blocks);
     if (!equal) {
       fail_option(function, "op", "has a cross-query denominator",
                   "as many query blocks as key blocks, all of one size");
     }
   }
-  if (causal && key_blocks.columns() != keys) {
+  if (causal && key_blocks.columns() != key_blocks.tokens()) {
     fail_option(function, "blocks", "are of a grid", "runs of consecutive tokens: contiguous()");
   }
   // Numbers of thread blocks have 31 bits.
-  const std::int64_t strips =
-      queries / 16 + keys / 16 + query_blocks.blocks() + key_blocks.blocks();
+  const auto strips_of = [](const TokenBlocks& blocks) {
+    return std::int64_t{blocks.tokens() / 16} + blocks.blocks();
+  };
+  const std::int64_t strips = strips_of(problem.query_blocks) + strips_of(problem.key_blocks);
   if (batch * heads > kLimit / std::max<std::int64_t>(strips, 1)) {
     fail_shape(function, "q", "has " + std::to_string(batch * heads) + " heads in all",
                "at most " + std::to_string(kLimit / strips) + " of such a length");

@@ -55,8 +55,8 @@ class Prepared {
   ///         if CUDA refuses a launch, or the current device is not the one of the preparation.
   void run(const Inputs<T>& in, const MixingMatrices<const float>& mixing, TensorView<T> out,
            Workspace workspace, cudaStream_t stream, const R& rotary = {}) {
-    const Problem problem =
-        make_problem(in, problem_.query_blocks, problem_.key_blocks, problem_.op, out, rotary);
+    const Problem problem = make_problem(in, problem_.callers_query_blocks(),
+                                         problem_.callers_key_blocks(), problem_.op, out, rotary);
     detail::expect_same_layout(kName, problem, problem_);
     launch(problem, in, mixing, out, workspace, stream);
   }

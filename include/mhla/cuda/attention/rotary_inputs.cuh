@@ -58,9 +58,9 @@ inline void add_rotary(const char* function, const Rotary& rotary, Index D, Prob
   }
   problem.rotary = true;
   problem.query_angles = rotary_angles(function, "rotary.query_angles", rotary.query_angles,
-                                       problem.query_blocks.tokens(), D);
+                                       problem.queries.tokens(problem.query_blocks), D);
   problem.key_angles = rotary_angles(function, "rotary.key_angles", rotary.key_angles,
-                                     problem.key_blocks.tokens(), D);
+                                     problem.keys.tokens(problem.key_blocks), D);
 }
 
 /// \throws option_error for absent angles, which only a plan may leave out.

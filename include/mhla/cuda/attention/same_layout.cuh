@@ -29,10 +29,11 @@ inline void expect_same_layout(const char* function, const Problem& problem,
     fail_option(function, "gain", "is given", "none, as prepared");
   }
   const auto same_kind = [](const Selection& a, const Selection& b) {
-    return a.masked == b.masked && a.packed == b.packed;
+    return a.masked == b.masked && a.packed == b.packed && a.prefix == b.prefix;
   };
   if (!same_kind(problem.queries, prepared.queries) || !same_kind(problem.keys, prepared.keys)) {
-    fail_option(function, "masks and offsets", "are others", "those that it was prepared for");
+    fail_option(function, "masks, offsets and prefixes", "are others",
+                "those that it was prepared for");
   }
 }
 

@@ -8,7 +8,8 @@
 ///     three-stage   summary -> (rounded_mixing) -> mixing -> (scores) -> read_out, or
 ///                   causal_read_out
 ///
-/// If tokens are masked or packed, features -> form -> (selected_rows) (staging.cuh).
+/// If tokens are masked or packed, or have a prefix, features -> (angle_rows) -> form ->
+/// (selected_rows) (staging.cuh).
 ///
 /// The first kernel of a call begins after earlier work in the stream. Each further kernel begins
 /// early (Start) and waits for the previous one, which has waited for those before it.
@@ -225,7 +226,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   if (pairs == 0) return;
   if (problem.selects()) {
     const Staging<D, E> staging(problem, workspace);
-    staging.template copy_inputs<T>(stream);
+    staging.template copy_inputs<T, kRotary>(stream);
     run<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing, workspace + staging.bytes(),
                                    device, stream);
     staging.template write_outputs<T>(stream);

@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Plan and launch of a gradient (gradient_run.cuh). If tokens are masked or packed, features
-/// precede its kernels, and selected_rows follow (gradient_staging.cuh).
+/// Plan and launch of a gradient (gradient_run.cuh). If tokens are masked or packed, or have a
+/// prefix, features precede its kernels, and selected_rows follow (gradient_staging.cuh).
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/gradient_layout.cuh"
@@ -35,7 +35,7 @@ void run_gradient(const GradientPlan& plan, const GradientProblem& problem, Mixi
                   unsigned char* workspace, const Device& device, const Stream& stream) {
   if (problem.forward.selects() && problem.forward.pairs() > 0) {
     const GradientStaging<D, E> staging(problem, workspace);
-    staging.template copy_inputs<T>(stream);
+    staging.template copy_inputs<T, kRotary>(stream);
     run_gradient<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing,
                                             workspace + staging.bytes(), device, stream);
     staging.template write_gradients<T>(stream);

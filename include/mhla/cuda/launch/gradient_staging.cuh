@@ -1,10 +1,11 @@
 #pragma once
 
 /// \file
-/// Gradients of forms of tokens that are masked or packed. With the copies of staging.cuh in place
-/// of the tensors, all else is a gradient with identity maps: of features, of values, and of the
-/// mixing matrix. A last pass multiplies gradients of features by phi' and writes 0 for masked
-/// tokens. phi' is 0 or 1 for ReLU and identity, and no bit changes. ELU + 1 rounds once more.
+/// Gradients of forms of tokens that are masked or packed, or have a prefix. With the copies of
+/// staging.cuh in place of the tensors, all else is a gradient with identity maps: of features, of
+/// values, and of the mixing matrix. A last pass multiplies gradients of features by phi' and
+/// writes 0 for masked tokens. phi' is 0 or 1 for ReLU and identity, and no bit changes. ELU + 1
+/// rounds once more.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,20 +25,22 @@ class GradientStaging {
   GradientStaging(const GradientProblem& problem, unsigned char* workspace)
       : outer_(problem), inner_(problem), staging_(problem.forward, workspace) {
     const std::int32_t queries = staging_.query_tokens(), keys = staging_.key_tokens();
-    const bool packed = problem.forward.queries.packed;
     const GradientWants& wants = problem.wants;
     inner_.forward = staging_.inner();
     if (!problem.forward.queries.all()) {
       dout_ = staging_.take(true, queries, E);
       inner_.dout = read_only(dout_);
     }
-    if (!packed) return;
-    out_ = staging_.take(wants.has_out, queries, E);
-    inner_.out = read_only(out_);
-    inner_.dq = staging_.take(wants.q, queries, D);
-    inner_.dk = staging_.take(wants.k, keys, D);
-    inner_.dv = staging_.take(wants.v, keys, E);
-    inner_.dgate = staging_.take(problem.forward.norm.gated, queries, E);
+    if (problem.forward.queries.moves()) {
+      out_ = staging_.take(wants.has_out, queries, E);
+      inner_.out = read_only(out_);
+      inner_.dq = staging_.take(wants.q, queries, D);
+      inner_.dgate = staging_.take(problem.forward.norm.gated, queries, E);
+    }
+    if (problem.forward.keys.moves()) {
+      inner_.dk = staging_.take(wants.k, keys, D);
+      inner_.dv = staging_.take(wants.v, keys, E);
+    }
   }
 
   /// The gradient of the copies.
@@ -45,9 +48,9 @@ class GradientStaging {
   std::size_t bytes() const { return staging_.bytes(); }
   std::uint64_t traffic() const { return staging_.traffic(); }
 
-  template <class T, class Stream>
+  template <class T, bool kRotary, class Stream>
   void copy_inputs(const Stream& stream) const {
-    staging_.template copy_inputs<T>(stream);
+    staging_.template copy_inputs<T, kRotary>(stream);
     const std::int32_t queries = staging_.query_tokens();
     for (const auto& [x, y] : {std::pair{outer_.dout, dout_}, std::pair{outer_.out, out_}}) {
       staging_.template copy<T, E>(x, y, queries, FeatureMap::identity(), outer_.forward.queries,
@@ -67,12 +70,11 @@ class GradientStaging {
       staging_.template write<T, D>(read_only(inner_.dk), outer_.dk, forward.k, keys,
                                     forward.op.key_map, forward.keys, stream);
     }
-    if (!forward.queries.packed) return;
-    if (outer_.wants.v) {
+    if (outer_.wants.v && forward.keys.moves()) {
       staging_.template write<T, E>(read_only(inner_.dv), outer_.dv, {}, keys,
                                     FeatureMap::identity(), forward.keys, stream);
     }
-    if (outer_.dgate.data != nullptr) {
+    if (outer_.dgate.data != nullptr && forward.queries.moves()) {
       staging_.template write<T, E>(read_only(inner_.dgate), outer_.dgate, {}, queries,
                                     FeatureMap::identity(), forward.queries, stream);
     }

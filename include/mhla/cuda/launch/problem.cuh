@@ -28,7 +28,8 @@ struct Operator {
 };
 
 /// One call: the tensors of a batch, its blocks and its options. Tensors of packed sequences are
-/// [1, ., H, .], and the blocks are those of the longest sequence.
+/// [1, ., H, .], and the blocks are those of the longest sequence. With a prefix, the blocks are
+/// those of Selection::add_prefix().
 struct Problem {
   ConstTokenTensor q;  ///< [B, Nq, H, D]
   ConstTokenTensor k;  ///< [B, Nk, H, D]
@@ -47,8 +48,13 @@ struct Problem {
   Selection queries{};  ///< that take part
   Selection keys{};
 
-  /// Returns true if some tokens may not take part (staging.cuh).
+  /// Returns true if some tokens may not take part, or are at other places (staging.cuh).
   constexpr bool selects() const { return !queries.all() || !keys.all(); }
+  /// Blocks of the call's tokens, after a prefix.
+  constexpr const TokenBlocks& callers_query_blocks() const {
+    return queries.after_prefix(query_blocks);
+  }
+  constexpr const TokenBlocks& callers_key_blocks() const { return keys.after_prefix(key_blocks); }
   constexpr std::int32_t pairs() const { return batch * heads; }
   /// Number of mixing matrices. Matrix g is that of pairs g, g + matrices(), ...
   constexpr std::int32_t matrices() const {

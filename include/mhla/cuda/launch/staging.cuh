@@ -1,19 +1,20 @@
 #pragma once
 
 /// \file
-/// Forms of tokens that are masked or packed. Copies in the workspace replace the tensors: features
-/// of queries and keys, and values, with rows of zeros for tokens that do not take part. Any form
-/// reads the copies with the identity map.
+/// Forms of tokens that are masked or packed, or have a prefix. Copies in the workspace replace the
+/// tensors: features of queries and keys, and values, with rows of zeros for tokens that do not
+/// take part and for empty slots. Any form reads the copies with the identity map.
 ///
 /// A row of zeros adds 0 to every sum, whatever the caller's tensor holds there, and a query of
 /// zeros gets outputs of 0. Features are rounded as the forms round them, so that the other tokens
-/// have the bits that they have without selection in the same form. Outputs of packed sequences
-/// are written to a copy first. Each copy is read and written once more.
+/// have the bits that they have without selection in the same form. Outputs of packed sequences and
+/// after a prefix are written to a copy first. Each copy is read and written once more.
 
 #include <cstddef>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/angle_rows_sm80.cuh"
 #include "mhla/cuda/kernel/features_sm80.cuh"
 #include "mhla/cuda/kernel/selected_rows_sm80.cuh"
 #include "mhla/cuda/launch/problem.cuh"
@@ -28,7 +29,6 @@ class Staging {
   /// Counts the workspace's bytes where `workspace` is null.
   constexpr Staging(const Problem& problem, unsigned char* workspace)
       : outer_(problem), inner_(problem), place_(workspace) {
-    const bool packed = problem.queries.packed;
     if (!problem.queries.all()) {
       q_ = take(true, query_tokens(), D);
       inner_.q = read_only(q_);
@@ -41,7 +41,7 @@ class Staging {
       inner_.v = read_only(v_);
       inner_.op.key_map = FeatureMap::identity();
     }
-    if (packed) {
+    if (problem.queries.moves()) {
       o_ = take(true, query_tokens(), E);
       inner_.o = o_;
       if (problem.norm.gated) {
@@ -49,6 +49,8 @@ class Staging {
         inner_.norm.gate = read_only(gate_);
       }
     }
+    query_angles_ = take_angles(problem.queries, query_tokens(), inner_.query_angles);
+    key_angles_ = take_angles(problem.keys, key_tokens(), inner_.key_angles);
     inner_.queries = inner_.keys = {};
   }
 
@@ -67,15 +69,20 @@ class Staging {
   constexpr std::int32_t key_tokens() const { return outer_.key_blocks.tokens(); }
 
   /// Makes the copies.
-  template <class T, class Stream>
+  /// \tparam kRotary  problem.rotary
+  template <class T, bool kRotary, class Stream>
   void copy_inputs(const Stream& stream) const {
     copy<T, D>(outer_.q, q_, query_tokens(), outer_.op.query_map, outer_.queries, stream);
     copy<T, D>(outer_.k, k_, key_tokens(), outer_.op.key_map, outer_.keys, stream);
     copy<T, E>(outer_.v, v_, key_tokens(), FeatureMap::identity(), outer_.keys, stream);
     copy<T, E>(outer_.norm.gate, gate_, query_tokens(), FeatureMap::identity(), outer_.queries,
                stream);
+    if constexpr (kRotary) {
+      copy_angles(outer_.query_angles, query_angles_, query_tokens(), outer_.queries, stream);
+      copy_angles(outer_.key_angles, key_angles_, key_tokens(), outer_.keys, stream);
+    }
   }
-  /// Writes the outputs of packed sequences.
+  /// Writes the outputs of packed sequences and after a prefix.
   template <class T, class Stream>
   void write_outputs(const Stream& stream) const {
     if (o_.data == nullptr) return;
@@ -101,10 +108,26 @@ class Staging {
   }
 
  private:
+  /// Allocates the angles of a form with a prefix, and puts them in the place of the caller's.
+  constexpr float* take_angles(const Selection& selection, std::int32_t tokens,
+                               RotaryAngles& angles) {
+    if (!outer_.rotary || selection.prefix == 0) return nullptr;
+    float* const copies = place_.floats(true, std::int64_t{tokens} * D);
+    angles = {copies, D};
+    return copies;
+  }
+  template <class Stream>
+  void copy_angles(const RotaryAngles& angles, float* copies, std::int32_t tokens,
+                   const Selection& selection, const Stream& stream) const {
+    if (copies == nullptr) return;
+    stream.template run<AngleRowsSm80<D>>({angles, copies, tokens, 1, selection}, 1);
+  }
+
   Problem outer_;
   Problem inner_;
   WorkspaceCursor place_;
   TokenTensor q_{}, k_{}, v_{}, o_{}, gate_{};
+  float *query_angles_, *key_angles_;
 };
 
 }  // namespace mhla::cuda
