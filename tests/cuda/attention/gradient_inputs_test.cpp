@@ -138,6 +138,20 @@ TEST(CudaGradientInputs, ShapesThatDoNotFitAreNamed) {
             "mhla::cuda::f: gradients.gain has 63 elements, expected 64");
 }
 
+TEST(CudaGradientInputs, APrefixIsOneMoreBlock) {
+  const auto with_prefix = [](auto& a) {
+    a.in.query_prefix = a.in.key_prefix = 4;
+    a.query_blocks = mhla::cuda::contiguous(108, 16);
+    a.key_blocks = mhla::cuda::contiguous(96, 16);
+  };
+  EXPECT_EQ(made_of(kGradientShape, with_prefix),
+            "mhla::cuda::f: gradients.mixing has shape [7, 7], expected [8, 7]");
+  GradientArguments a;
+  with_prefix(a);
+  a.gradients.mixing = {a.floats, 8, 7, 7};
+  EXPECT_EQ(a.problem().forward.callers_query_blocks(), a.query_blocks);
+}
+
 TEST(CudaGradientInputs, ValuesMayBeWiderThanKeys) {
   alignas(16) static T memory[8] = {};
   const mhla::cuda::Inputs<T> in{mhla::bnhd<const T>(memory, 1, 32, 1, 128),

@@ -35,7 +35,8 @@ inline std::string text(const CallShape& s, const char* form, mhla::cuda::Arch a
          axes(s.tokens) + "/" + axes(s.block) + " keys " + axes(s.key_tokens) + "/" +
          axes(s.key_block) + " denominator " + std::to_string(static_cast<int>(s.op.denominator)) +
          " precision " + std::to_string(static_cast<int>(s.op.summaries)) + " layout " +
-         std::to_string(s.layout) + (s.rotary ? " rotary" : "") + (s.normed ? " normed" : "") +
+         std::to_string(s.layout) + " prefix " + std::to_string(s.prefix) + "/" +
+         std::to_string(s.key_prefix) + (s.rotary ? " rotary" : "") + (s.normed ? " normed" : "") +
          (s.gated ? " gated" : "");
 }
 
@@ -147,7 +148,7 @@ class DeviceCall {
  private:
   void find_exact() {
     const int widest = std::max({host_.q.tokens(), host_.k.tokens(), D, E});
-    const double chain = 2.0 * widest + call_.key_blocks.blocks() + 64;
+    const double chain = 2.0 * widest + static_cast<double>(call_.columns()) + 64;
     for (int b = 0; b < shape_.batch; ++b) {
       for (int h = 0; h < shape_.heads; ++h) {
         exact_.push_back(cuda_test::expected(host_, b, h, chain));
@@ -187,7 +188,9 @@ class DeviceCall {
             floats(query_angles_),
             floats(key_angles_),
             host_.mixing_array().head_stride,
-            host_.mixing_array().item_stride};
+            host_.mixing_array().item_stride,
+            shape_.prefix,
+            shape_.key_prefix};
   }
 
   CallShape shape_;

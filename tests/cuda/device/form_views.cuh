@@ -46,11 +46,12 @@ mhla::cuda::Inputs<number_t<T>> inputs(const Call& c, Index queries, Index keys)
 /// Inputs with the gain and the gate of a call.
 template <class T, int D, int E>
 mhla::cuda::Inputs<number_t<T>> inputs(const FormCall& c) {
-  const Index queries = c.query_blocks.tokens();
-  auto in = inputs<T, D, E>(c, queries, c.key_blocks.tokens());
+  auto in = inputs<T, D, E>(c, c.queries(), c.keys());
+  in.query_prefix = c.query_prefix;
+  in.key_prefix = c.key_prefix;
   if (c.gain != nullptr) in.gain = {c.gain, E};
   if (c.gate.data != nullptr) {
-    in.gate = view<const number_t<T>>(c.gate, c.batch, queries, c.heads, E);
+    in.gate = view<const number_t<T>>(c.gate, c.batch, c.queries(), c.heads, E);
   }
   return in;
 }
@@ -63,7 +64,7 @@ inline mhla::Workspace memory(void* begin, std::size_t bytes) {
 template <class T, int D, int E, class R>
 FormPlan plan_form(const FormCall& c, const R& rotary) {
   const auto in = inputs<T, D, E>(c);
-  const auto out = view<number_t<T>>(c.o, c.batch, c.query_blocks.tokens(), c.heads, E);
+  const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
   const mhla::cuda::Plan plan =
       c.causal ? mhla::cuda::causal_plan<D, E>(in, c.query_blocks, c.op, out, c.device, rotary)
                : mhla::cuda::bidirectional_plan<D, E>(in, c.query_blocks, c.key_blocks, c.op, out,
@@ -76,10 +77,9 @@ FormPlan plan_form(const FormCall& c, const R& rotary) {
 template <class T, int D, int E, class R>
 void run_form(const FormCall& c, const R& rotary, cudaStream_t stream) {
   const auto in = inputs<T, D, E>(c);
-  const auto out = view<number_t<T>>(c.o, c.batch, c.query_blocks.tokens(), c.heads, E);
-  const Index rows = c.query_blocks.blocks(), columns = c.key_blocks.blocks();
-  const mhla::cuda::MixingMatrices<const float> mixing({c.mixing, rows, columns, columns},
-                                                       c.head_stride, c.item_stride);
+  const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
+  const mhla::cuda::MixingMatrices<const float> mixing(
+      {c.mixing, c.rows(), c.columns(), c.columns()}, c.head_stride, c.item_stride);
   const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
   if (c.causal) {
     mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, c.op, out, workspace, c.device, stream,

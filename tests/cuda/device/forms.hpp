@@ -31,6 +31,13 @@ struct FormCall {
   const float* key_angles = nullptr;    ///< [Nk, D], only for RotaryForms
   std::int64_t head_stride = 0;         ///< of mixing matrices, and of their gradients
   std::int64_t item_stride = 0;
+  std::int32_t query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks
+
+  std::int64_t queries() const { return query_prefix + query_blocks.tokens(); }
+  std::int64_t keys() const { return key_prefix + key_blocks.tokens(); }
+  /// Rows and columns of a mixing matrix.
+  std::int64_t rows() const { return (query_prefix > 0 ? 1 : 0) + query_blocks.blocks(); }
+  std::int64_t columns() const { return (key_prefix > 0 ? 1 : 0) + key_blocks.blocks(); }
 };
 
 /// Streams that take one token after another; tensors [B, 1, H, .].

@@ -138,6 +138,26 @@ void other_keys_than_queries() {
   });
 }
 
+/// A class token before an image, registers before a sequence, and longer prefixes than blocks.
+void prefixes() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const int layout : {0, 1, 2}) {
+      check<T, D, E>({.batch = 2,
+                      .heads = 2,
+                      .tokens = {14, 14},
+                      .block = {7, 7},
+                      .layout = layout,
+                      .prefix = 1});
+      check<T, D, E>(
+          {.tokens = {19, 14}, .block = {4, 3}, .layout = layout, .prefix = 20, .key_prefix = 4});
+      check<T, D, E>({.tokens = 500, .block = 64, .causal = true, .layout = layout, .prefix = 4});
+      CallShape rotary{.tokens = {9, 10}, .block = {3, 5}, .layout = layout, .rotary = D != 72};
+      rotary.prefix = rotary.key_prefix = 2;
+      check<T, D, E>(rotary);
+    }
+  });
+}
+
 void every_feature_map_and_scale() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     for (const FeatureMap& map :
@@ -335,6 +355,7 @@ int main(int count, char** arguments) {
                                  {"Forms.PairsOfSummaries", pairs_of_summaries},
                                  {"Forms.CrossQueryDenominators", cross_query_denominators},
                                  {"Forms.OtherKeysThanQueries", other_keys_than_queries},
+                                 {"Forms.Prefixes", prefixes},
                                  {"Forms.EveryFeatureMapAndScale", every_feature_map_and_scale},
                                  {"Forms.Causal", causal},
                                  {"Forms.ManyBlocks", many_blocks},

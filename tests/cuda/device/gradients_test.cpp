@@ -113,7 +113,9 @@ class DeviceGradient {
         .query_angles = floats(inputs_[7]),
         .key_angles = floats(inputs_[8]),
         .head_stride = host_.mixing_array().head_stride,
-        .item_stride = host_.mixing_array().item_stride};
+        .item_stride = host_.mixing_array().item_stride,
+        .query_prefix = shape_.prefix,
+        .key_prefix = shape_.key_prefix};
     call.dout = at(host_.dout.input(), inputs_[4]);
     call.dq = at(got_.q.output(), places_[0]);
     call.dk = at(got_.k.output(), places_[1]);
@@ -152,6 +154,8 @@ void of_partitions() {
     check<T, D, E>({.batch = 2, .tokens = {19, 14}, .block = {4, 3}, .layout = 2});
     check<T, D, E>({.heads = 2, .tokens = {6, 9, 10}, .block = {2, 3, 5}, .layout = 1});
     check<T, D, E>({.tokens = 90, .block = 30, .key_tokens = {20, 18}, .key_block = {4, 3}});
+    check<T, D, E>({.batch = 2, .heads = 2, .tokens = {14, 14}, .block = {7, 7}, .prefix = 1});
+    check<T, D, E>({.tokens = 300, .block = 64, .causal = true, .layout = 1, .prefix = 5});
   });
 }
 

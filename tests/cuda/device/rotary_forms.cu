@@ -10,8 +10,7 @@ namespace {
 
 template <int D>
 mhla::cuda::Rotary rotary(const FormCall& c) {
-  return {{c.query_angles, c.query_blocks.tokens(), D, D},
-          {c.key_angles, c.key_blocks.tokens(), D, D}};
+  return {{c.query_angles, c.queries(), D, D}, {c.key_angles, c.keys(), D, D}};
 }
 
 }  // namespace

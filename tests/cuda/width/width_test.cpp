@@ -165,13 +165,14 @@ TEST(Width, FeaturesThatTurnAreWithinTheBound) {
   }
 }
 
-TEST(Width, MaskedTokensAreWithinTheBound) {
+TEST(Width, MaskedTokensAndPrefixesAreWithinTheBound) {
   const auto run_masked = [](const CallShape& shape, const Device& device) {
     Call<Number> call = random_call<Number, kD, kE>(shape, 3);
     mask_some(call, static_cast<int>(shape.block[2]));
     run_and_compare<kD, kE>(call, mhla::cuda::plan<kD, kE>(problem_of(call), device), device, 2);
   };
   run_masked({.batch = 2, .tokens = 64, .block = 16}, kDevices[0]);
+  run_masked({.batch = 2, .tokens = {6, 8}, .block = {3, 4}, .prefix = 2}, kDevices[1]);
   run_masked({.tokens = 300, .block = 100}, kDevices[1]);
   run_masked({.tokens = 300, .block = 100, .causal = true}, kDevices[0]);
 }
@@ -246,10 +247,12 @@ TEST(Width, CausalGradientsAreWithinTheBound) {
   run_backward<true>({.tokens = 130, .block = 100}, kDevices[1]);
 }
 
-TEST(Width, MaskedGradientsAreWithinTheBound) {
+TEST(Width, GradientsOfMaskedTokensAndPrefixesAreWithinTheBound) {
   const CallShape shape{.batch = 2, .tokens = 64, .block = 16};
   run_backward<false>(shape, kDevices[1], true);
   run_backward<true>(shape, kDevices[0], true);
+  run_backward<false>({.batch = 2, .tokens = {6, 8}, .block = {3, 4}, .prefix = 2}, kDevices[0],
+                      true);
 }
 
 TEST(Width, GradientsOfNormsAndRotationsAreWithinTheBound) {

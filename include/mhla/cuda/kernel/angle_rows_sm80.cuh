@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// Angles of a form's tokens as an array (tile/rotary.cuh): rows of the caller's angles, with rows
-/// of zeros for empty slots.
+/// Angles of a form's tokens as an array (tile/rotary.cuh): rows of the caller's angles. Empty
+/// slots, whose features are 0, have those of token 0.
 ///
 /// Device memory: the caller's angles once, the array once.
 
@@ -30,10 +30,9 @@ struct AngleRowsSm80 : TokenPieces<AngleRowParameters, 2 * D> {
 
   MHLA_DEVICE void operator()(const AngleRowParameters& p) const {
     this->each(p, [&](std::int32_t token, std::uint32_t piece) {
-      const std::int32_t row = p.selection.place(token);
-      ptx::Words4 words{};
-      if (row >= 0) words = ptx::ld_global_nc_v4(p.from.row(row) + 4 * piece);
-      ptx::st_global_v4(p.to + std::int64_t{token} * D + 4 * piece, words);
+      const float* const from = p.from.row(p.selection.place(token));
+      ptx::st_global_v4(p.to + std::int64_t{token} * D + 4 * piece,
+                        ptx::ld_global_nc_v4(from + 4 * piece));
     });
   }
 };
