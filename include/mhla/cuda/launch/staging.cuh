@@ -127,7 +127,7 @@ class Staging {
   Problem inner_;
   WorkspaceCursor place_;
   TokenTensor q_{}, k_{}, v_{}, o_{}, gate_{};
-  float *query_angles_, *key_angles_;
+  float *query_angles_ = nullptr, *key_angles_ = nullptr;
 };
 
 }  // namespace mhla::cuda
