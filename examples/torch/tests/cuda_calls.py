@@ -7,7 +7,8 @@ import mhla_torch
 from mhla_torch import kernels
 
 KINDS = ("bidirectional", "causal", "linear", "linear_causal")
-WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
+WIDTHS = ((32, 32), (48, 48), (48, 96), (64, 64), (72, 72), (96, 48), (96, 96), (128, 128),
+          (128, 256), (256, 256))
 LAYERS = (  # layers that the kernels take, and their channels
     (lambda: mhla_torch.Vision(128, 2, (8, 8), (4, 4), "blocks", qk_norm=True), 128),
     (lambda: mhla_torch.Vision(144, 2, (8, 8), (4, 4), "raster"), 144),

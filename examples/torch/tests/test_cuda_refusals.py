@@ -30,15 +30,15 @@ KEEP = torch.ones(2, 24, dtype=torch.bool)
 
 @pytest.mark.parametrize("wrong, reason", (
     ({"dtype": torch.float32}, "q has type torch.float32, expected bfloat16 or float16 on CUDA"),
-    ({"widths": (64, 72)}, "q and v have widths (64, 72), expected one of (64, 64), (72, 72), "
-                           "(128, 128), (128, 256) on CUDA"),
+    ({"widths": (64, 72)}, "q and v have widths (64, 72), expected one of (32, 32), (48, 48), "
+                           "(48, 96), (64, 64), (72, 72), (96, 48), (96, 96), (128, 128), "
+                           "(128, 256), (256, 256) on CUDA"),
     ({"feature_map": "exp"},
      'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'),
     ({"change": lambda t: t.mT.contiguous().mT},
      "q has other rows than dense ones at multiples of 16 bytes"),
-    ({"prefix": 2}, "prefix is set, expected 0 on CUDA"),
     ({"query_angles": ANGLES, "key_angles": ANGLES, "widths": (72, 72)},
-     "query_angles is given with a width of 72, expected 64 or 128 on CUDA"),
+     "query_angles is given with a width of 72, expected a multiple of 16 on CUDA"),
     ({"query_angles": ANGLES, "key_angles": ANGLES.clone().requires_grad_()},
      "key_angles requires a gradient, expected none on CUDA"),
     ({"query_offsets": ENDS, "key_offsets": ENDS},
@@ -64,9 +64,14 @@ def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
     for options in ({}, {"feature_map": "identity", "normalizer": "none"},
                     {"feature_map": "elu_plus_one", "eps": 0.5, "dtype": torch.float16}):
         assert explained(kind, widths, gradient=gradient, **options).backend == "kernels"
-    cross = explained(normalizer="cross_query", gradient=gradient)
-    assert cross.backend == "kernels"
-    for more in (extras(widths) | {"query_mask": KEEP, "key_mask": KEEP}, PACKED):
+    for more in ({"normalizer": "cross_query"}, {"prefix": 2}):
+        assert explained(gradient=gradient, **more).backend == "kernels"
+    normed = extras(widths)
+    if "causal" in kind and widths[0] == 256:
+        assert explained(kind, widths, **normed).reason == (
+            "gain is given with a width of 256, expected none in causal forms on CUDA")
+        del normed["gain"], normed["gate"]
+    for more in (normed | {"query_mask": KEEP, "key_mask": KEEP}, PACKED):
         assert explained(kind, widths, gradient=gradient, normalizer="none",
                          **more).backend == "kernels"
 

@@ -305,7 +305,7 @@ def test_tells_the_parts_of_states_that_there_are(emulated):
     assert sum(3 * size for size in sizes) <= parts[-1] < sum(3 * size + 256 for size in sizes)
     assert all(begin % 256 == 0 for begin in begins) and begins == sorted(begins)
     assert OPERATORS.stream_parts(torch.zeros(1), 1, 2, 64, 64, 5, 7)[1::2] == sizes
-    for wrong in ((3, 2, 64, 72, 5, 7), (3, 2, 48, 96, 5, 7), (-1, 2, 64, 64, 5, 7),
+    for wrong in ((3, 2, 64, 72, 5, 7), (3, 2, 96, 72, 5, 7), (-1, 2, 64, 64, 5, 7),
                   (3, 0, 64, 64, 5, 7)):
         with pytest.raises(RuntimeError, match="stream_parts.*expected"):
             OPERATORS.stream_parts(torch.zeros(1), *wrong)

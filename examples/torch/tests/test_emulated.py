@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mhla_torch
-from cuda_calls import call, extras, KINDS, tensors
+from cuda_calls import call, extras, KINDS, tensors, WIDTHS
 
 pytestmark = pytest.mark.usefixtures("emulated")
 OPERATORS = torch.ops.mhla
@@ -154,7 +154,8 @@ def test_preparations_are_of_one_kind_of_call():
     q, k, v, mixing = tensors(batch=1, heads=1)
     both = masks(1)
     for options in ({}, {"query_mask": both["query_mask"]}, both, {"key_mask": both["key_mask"]},
-                    packed(), packed((0, 14, 24)), packed((0, 24))):
+                    packed(), packed((0, 14, 24)), packed((0, 24)),
+                    packed((0, 14, 24)) | {"prefix": 2}, packed((0, 13, 24)) | {"prefix": 1}):
         out = run("bidirectional", q, k, v, mixing, **options)
         expect_near(out, formula("bidirectional", q, k, v, mixing, **options))
         OPERATORS.bidirectional_backward(out, q, k, v, mixing, [], [6], **options)
@@ -207,6 +208,31 @@ def test_cross_queries_of_packed_images():
     assert torch.equal(out.view_as(alone), alone)
 
 
+@pytest.mark.parametrize("tokens, blocks, options", (
+    (26, {"grid": [4, 6], "block": [2, 3], "prefix": 2}, {}),
+    (26, {"grid": [4, 6], "block": [2, 3], "prefix": 2}, extras(tokens=(26, 26), heads=2)),
+    (31, {"grid": [], "block": [6], "prefix": 7}, masks(2, 31)),
+    (31, {"grid": [], "block": [6], "prefix": 3}, packed((0, 9, 31))),
+    (8, {"grid": [], "block": [6], "prefix": 8}, {"normalizer": "none"}),
+), ids=("image", "rotated", "masks", "packed", "alone"))
+def test_a_prefix_is_one_more_block(tokens, blocks, options):
+    q, k, v, _ = tensors(tokens=(tokens, tokens), batch=1 if "max_keys" in options else 2, heads=2)
+    mixing = torch.rand(6, 6) if not blocks["grid"] else torch.rand(5, 5)
+    dout, results = torch.randn_like(v), []
+    for function, dtype in ((OPERATORS.bidirectional, None), (exact_bidirectional, torch.float64)):
+        leaves = [t.to(dtype).requires_grad_() for t in (q, k, v, mixing)]
+        out = function(*leaves, **blocks, **options, eps=0.5, norm_eps=1e-3)
+        results.append((out, *torch.autograd.grad(out, leaves, dout.to(out))))
+    for ours, exact in zip(*results):
+        expect_near(ours, exact.double(), 4e-2)
+
+
+def exact_bidirectional(*leaves, **options):
+    doubles = {name: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+               for name, t in options.items()}
+    return mhla_torch.bidirectional(*leaves, **doubles, backend="formula")
+
+
 def test_queries_and_keys_of_other_lengths():
     q, k, v, mixing = tensors(tokens=(24, 40), batch=1)
     lengths = {"query_offsets": (0, 10, 24), "key_offsets": (0, 25, 40)}
@@ -240,6 +266,13 @@ def test_errors_name_the_argument(wrong, sentence):
 def test_packed_sequences_are_of_one_batch_item():
     with pytest.raises((ValueError, RuntimeError), match="q has 2 batch items, expected 1"):
         run("causal", *tensors(), **packed())
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_tells_the_form_of_all_widths(widths, dtype):
+    form = OPERATORS.bidirectional_form(*tensors(widths, dtype=dtype), [], [6])
+    assert form == ("three-stage" if widths == (256, 256) else "quadratic")
 
 
 def test_tells_the_form():

@@ -5,7 +5,10 @@
 
 #include <torch/csrc/stable/tensor.h>
 
+#include <cstddef>
 #include <initializer_list>
+#include <iterator>
+#include <mhla/cuda/kernel/widths.cuh>
 #include <mhla/cuda/launch/problem.cuh>
 #include <optional>
 #include <string>
@@ -68,11 +71,26 @@ inline Denominator denominator(const char* function, const std::string& name) {
 
 /// \throws shape_error unless there are kernels of the widths d and e, which `argument` has.
 inline void expect_widths(const char* function, const char* argument, Index d, Index e) {
-  if ((d == 64 && e == 64) || (d == 72 && e == 72)) return;
-  if (d == 128 && (e == 128 || e == 256)) return;
-  fail<mhla::shape_error>(function, argument,
-                          "have widths (" + std::to_string(d) + ", " + std::to_string(e) + ")",
-                          "(64, 64), (72, 72), (128, 128) or (128, 256) on CUDA");
+  const auto text = [](Index keys, Index values) {
+    return "(" + std::to_string(keys) + ", " + std::to_string(values) + ")";
+  };
+  std::string known;
+  for (const mhla::cuda::WidthPair& pair : mhla::cuda::kWidthPairs) {
+    if (pair.d == d && pair.e == e) return;
+    known += (known.empty() ? "" : ", ") + text(pair.d, pair.e);
+  }
+  fail<mhla::shape_error>(function, argument, "have widths " + text(d, e),
+                          "one of " + known + " on CUDA");
+}
+
+/// Calls work.operator()<T, D, E>() for the widths (d, e), the kPair-th of kWidthPairs or later.
+template <class T, std::size_t kPair = 0, class Work>
+auto with_pair(Index d, Index e, const Work& work) {
+  constexpr mhla::cuda::WidthPair pair = mhla::cuda::kWidthPairs[kPair];
+  if constexpr (kPair + 1 < std::size(mhla::cuda::kWidthPairs)) {
+    if (d != pair.d || e != pair.e) return with_pair<T, kPair + 1>(d, e, work);
+  }
+  return work.template operator()<T, pair.d, pair.e>();
 }
 
 /// Calls work.operator()<T, D, E>() for the type and the widths of q and v.
@@ -81,14 +99,8 @@ template <class Work>
 auto with_widths(const char* function, const Tensor& q, const Tensor& v, const Work& work) {
   const Index d = q.size(3), e = v.size(3);
   expect_widths(function, "(q, v)", d, e);
-  const auto of_type = [&]<class T>() {
-    if (d == 64) return work.template operator()<T, 64, 64>();
-    if (d == 72) return work.template operator()<T, 72, 72>();
-    if (e == 128) return work.template operator()<T, 128, 128>();
-    return work.template operator()<T, 128, 256>();
-  };
-  if (q.scalar_type() == ScalarType::Half) return of_type.template operator()<Eigen::half>();
-  return of_type.template operator()<Eigen::bfloat16>();
+  if (q.scalar_type() == ScalarType::Half) return with_pair<Eigen::half>(d, e, work);
+  return with_pair<Eigen::bfloat16>(d, e, work);
 }
 
 }  // namespace mhla_torch

@@ -25,13 +25,14 @@ struct Call {
   mhla::cuda::TokenBlocks query_blocks, key_blocks;
   bool causal;  ///< if true, query_blocks are key_blocks
   mhla::cuda::Operator op;
-  mhla::cuda::MixingMatrices<const float> mixing;  ///< [Mq, Mk] each, dense rows
-  std::optional<mhla::cuda::Rotary> rotary{};      ///< for D of 64 and 128
+  mhla::cuda::MixingMatrices<const float> mixing;  ///< [Mq, Mk] each with prefixes, dense rows
+  std::optional<mhla::cuda::Rotary> rotary{};      ///< for D that is a multiple of 16
   std::span<const float> gain{};                   ///< [E], or empty
   mhla::TensorView<const std::byte> gate{};        ///< [B, Nq, H, E], or absent
   mhla::BatchMask query_mask{}, key_mask{};        ///< [B, Nq] and [B, Nk], or absent
   /// [S + 1] of packed sequences, or empty; the blocks are those of the longest sequence
   std::span<const std::int32_t> query_offsets{}, key_offsets{};
+  mhla::Index query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks
 };
 
 /// Gradient call. Gradients overwrite their tensors.

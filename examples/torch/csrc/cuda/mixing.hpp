@@ -21,7 +21,7 @@ mhla::cuda::MixingMatrices<A> matrices_of(A* data, const Tensor& t, const Partit
   const auto stride = [&](Index axis) {
     return axis >= 0 && t.size(axis) > 1 ? t.stride(axis) : 0;
   };
-  return {{data, blocks.queries.blocks(), blocks.keys.blocks(), stride(axes - 2)},
+  return {{data, blocks.rows(), blocks.columns(), stride(axes - 2)},
           stride(axes - 3),
           stride(axes - 4)};
 }
@@ -31,7 +31,7 @@ inline void expect_mixing(const char* function, const Tensor& mixing, Index batc
                           const Partition& blocks) {
   const Index axes = mixing.dim();
   expect_type(function, "mixing", mixing, ScalarType::Float, axes == 3 || axes == 4 ? axes : 2);
-  const std::array<Index, 4> all{batch, heads, blocks.queries.blocks(), blocks.keys.blocks()};
+  const std::array<Index, 4> all{batch, heads, blocks.rows(), blocks.columns()};
   const auto* const wanted = all.data() + 4 - axes;
   bool fits = true;
   std::string has, expected;

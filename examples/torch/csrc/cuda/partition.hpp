@@ -20,7 +20,14 @@ using mhla::cuda::TokenBlocks;
 struct Partition {
   TokenBlocks queries, keys;
   bool causal;
-  bool leading;  ///< read the leading part of a larger matrix
+  bool leading;                            ///< read the leading part of a larger matrix
+  Index query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks, one more block
+
+  Index query_tokens() const { return query_prefix + queries.tokens(); }
+  Index key_tokens() const { return key_prefix + keys.tokens(); }
+  /// Rows and columns of a mixing matrix.
+  Index rows() const { return (query_prefix > 0 ? 1 : 0) + queries.blocks(); }
+  Index columns() const { return (key_prefix > 0 ? 1 : 0) + keys.blocks(); }
 };
 
 struct Bidirectional {
@@ -33,22 +40,31 @@ struct Bidirectional {
 
   Partition partition(Index queries, Index keys) const {
     blocks.check(kName);
-    if (blocks.prefix != 0) {
-      fail<mhla::option_error>(kName, "prefix", "is " + std::to_string(blocks.prefix), "0 on CUDA");
-    }
     if (blocks.grid.empty()) {
-      return {mhla::cuda::contiguous(queries, blocks.block[0]),
-              mhla::cuda::contiguous(keys, blocks.block[0]), false, true};
+      Index query_prefix = blocks.prefix, key_prefix = blocks.prefix;
+      const TokenBlocks of_queries = after_prefix(queries, query_prefix);
+      const TokenBlocks of_keys = after_prefix(keys, key_prefix);
+      return {of_queries, of_keys, false, true, query_prefix, key_prefix};
     }
     const TokenBlocks grid = mhla::cuda::grid(grid_shape("mhla::Grid", "grid", blocks.grid),
                                               grid_shape("mhla::Grid", "block", blocks.block));
-    return {grid, grid, false, false};
+    return {grid, grid, false, false, blocks.prefix, blocks.prefix};
   }
 
   bool takes_any_length() const { return blocks.grid.empty(); }
 
   std::optional<Tensor> mixing;
   BlocksOfLength blocks;
+
+ private:
+  /// Blocks of a sequence after its prefix. A sequence that is its prefix alone is one block.
+  TokenBlocks after_prefix(Index tokens, Index& prefix) const {
+    if (tokens > 0 && tokens == prefix) {
+      prefix = 0;
+      return mhla::cuda::contiguous(tokens, tokens);
+    }
+    return mhla::cuda::contiguous(tokens - prefix, blocks.block[0]);
+  }
 };
 
 struct Causal {

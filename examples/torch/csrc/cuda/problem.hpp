@@ -156,11 +156,12 @@ class Problem {
     const Index queries = longest("max_queries", options_.max_queries);
     const Index keys = longest("max_keys", options_.max_keys);
     const Partition blocks = form_.partition(queries, keys);
-    for (const auto& [argument, given, of] :
-         {std::tuple{"max_queries", queries, &blocks.queries}, {"max_keys", keys, &blocks.keys}}) {
-      if (given == 0 || given == of->tokens()) continue;
+    for (const auto& [argument, given, tokens] :
+         {std::tuple{"max_queries", queries, blocks.query_tokens()},
+          {"max_keys", keys, blocks.key_tokens()}}) {
+      if (given == 0 || given == tokens) continue;
       fail<mhla::option_error>(kName, argument, "is " + std::to_string(given),
-                               std::to_string(of->tokens()) + " as the blocks");
+                               std::to_string(tokens) + " as the blocks");
     }
     return blocks;
   }
@@ -189,6 +190,8 @@ class Problem {
     call.query_offsets = offsets("query_offsets", options_.query_offsets);
     call.key_offsets = offsets("key_offsets", options_.key_offsets);
     if (blocks.causal) call.key_offsets = call.query_offsets;
+    call.query_prefix = blocks.query_prefix;
+    call.key_prefix = blocks.key_prefix;
     return call;
   }
 
@@ -329,7 +332,7 @@ class Problem {
   Tensor dense_mixing(const Partition& blocks) const {
     if (!form_.mixing) {
       return torch::stable::fill_(
-          torch::stable::new_empty(q_, {blocks.keys.blocks()}, ScalarType::Float), 1);
+          torch::stable::new_empty(q_, {blocks.columns()}, ScalarType::Float), 1);
     }
     if (form_.mixing->stride(form_.mixing->dim() - 1) == 1) return *form_.mixing;
     return torch::stable::contiguous(*form_.mixing);

@@ -10,6 +10,7 @@
 #include <mhla/cuda/attention/rotary_inputs.cuh>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "forms.hpp"
 
@@ -30,7 +31,9 @@ mhla::cuda::Inputs<T> inputs(const Call& call) {
           .query_mask = call.query_mask,
           .key_mask = call.key_mask,
           .query_offsets = call.query_offsets,
-          .key_offsets = call.key_offsets};
+          .key_offsets = call.key_offsets,
+          .query_prefix = call.query_prefix,
+          .key_prefix = call.key_prefix};
 }
 
 /// Returns the rotary embedding of a call whose form takes one, or NoRotary.
@@ -48,11 +51,11 @@ R rotary(const Call& call) {
 template <int D, class Work>
 auto with_rotary(const Call& call, const Work& work) {
   if (!call.rotary) return work.template operator()<mhla::cuda::NoRotary>();
-  if constexpr (D == 64 || D == 128) {
+  if constexpr (D % 16 == 0) {
     return work.template operator()<mhla::cuda::Rotary>();
   } else {
     throw mhla::option_error("mhla::cuda: query_angles is given for D of " + std::to_string(D) +
-                             ", expected D of 64 or 128");
+                             ", expected a multiple of 16");
   }
 }
 
@@ -71,13 +74,15 @@ inline bool same_layout(const Call& a, const Call& b) {
   const auto same = [](const auto& x, const auto& y) {
     return x.shape == y.shape && x.strides == y.strides;
   };
+  const auto prefixes = [](const Call& x) { return std::pair(x.query_prefix, x.key_prefix); };
   return same(a.q, b.q) && same(a.k, b.k) && same(a.v, b.v) && same(a.out, b.out) &&
          same(a.gate, b.gate) && a.gain.size() == b.gain.size() &&
          a.query_mask.absent() == b.query_mask.absent() &&
          a.key_mask.absent() == b.key_mask.absent() &&
          a.query_offsets.size() == b.query_offsets.size() &&
          a.rotary.has_value() == b.rotary.has_value() && a.query_blocks == b.query_blocks &&
-         a.key_blocks == b.key_blocks && a.causal == b.causal && a.op == b.op;
+         a.key_blocks == b.key_blocks && prefixes(a) == prefixes(b) && a.causal == b.causal &&
+         a.op == b.op;
 }
 
 inline bool same_layout(const GradientCall& a, const GradientCall& b) {

@@ -43,7 +43,8 @@ WARNED = set()
 
 # ---- calls that kernels refuse ----------------------------------------------------------------
 
-_CUDA_WIDTHS = ((64, 64), (72, 72), (128, 128), (128, 256))
+_CUDA_WIDTHS = ((32, 32), (48, 48), (48, 96), (64, 64), (72, 72), (96, 48), (96, 96), (128, 128),
+                (128, 256), (256, 256))
 
 
 def refusal(name, tensors, weights, blocks, options):
@@ -82,13 +83,13 @@ def _cuda_refusal(name, tensors, weights, blocks, options):
     reason = _kind_refusal(q.dtype, (q.shape[3], v.shape[3]) if four_axes else None)
     if reason or not four_axes:
         return reason
-    if blocks.get("prefix", 0) > 0:
-        return "prefix is set, expected 0 on CUDA"
     for argument in ("normalizer_q", "normalizer_k", "query_map", "key_map"):
         if (tensors | weights | options).get(argument) is not None:
             return f"{argument} is given, expected none on CUDA"
     if options.get("feature_map") == "exp":
         return 'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'
+    if "gain" in weights and _is_causal(name, blocks) and q.shape[3] > 128:
+        return "gain is given with a width of 256, expected none in causal forms on CUDA"
     if "query_angles" in weights or "key_angles" in weights:
         reason = _rotary_refusal(name, tensors, weights, blocks, options)
         if reason:
@@ -115,13 +116,16 @@ def _kind_refusal(dtype, widths):
     return ""
 
 
+def _is_causal(name, blocks):
+    return name == "causal" or blocks.get("causal")
+
+
 def _rotary_refusal(name, tensors, weights, blocks, options):
     """The reason why the kernels for CUDA refuse rotary angles, or nothing."""
     width = tensors["q"].shape[3]
-    if width == 72:
-        return "query_angles is given with a width of 72, expected 64 or 128 on CUDA"
-    causal = name == "causal" or blocks.get("causal")
-    if causal and options.get("normalizer", "key_sum") != "none":
+    if width % 16 != 0:
+        return f"query_angles is given with a width of {width}, expected a multiple of 16 on CUDA"
+    if _is_causal(name, blocks) and options.get("normalizer", "key_sum") != "none":
         return "query_angles is given with a normalizer, expected none in causal forms on CUDA"
     for argument in ("query_angles", "key_angles"):
         if argument in weights and weights[argument].requires_grad:
@@ -133,8 +137,7 @@ def _packed_refusal(name, weights, blocks, options):
     """The reason why the kernels for CUDA refuse packed sequences, or nothing."""
     if "query_angles" in weights or "key_angles" in weights:
         return "query_angles is given with packed sequences, expected none on CUDA"
-    causal = name == "causal" or blocks.get("causal")
-    if causal and options["key_offsets"] is not options["query_offsets"]:
+    if _is_causal(name, blocks) and options["key_offsets"] is not options["query_offsets"]:
         return ("key_offsets is another tensor than query_offsets, expected the same in causal "
                 "forms on CUDA")
     for argument in ("max_queries", "max_keys"):

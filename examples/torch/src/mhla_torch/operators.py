@@ -40,14 +40,15 @@ with float64 tensors, also under autocast.
 
 There are two backends. "kernels" are the library's kernels. On the CPU they accept all of the above
 but [B,H,M,M], and PyTorch applies angles, gain and gate around them, in the type of the sums. On
-CUDA they accept bfloat16 and float16 with (D, E) of (64, 64), (72, 72), (128, 128) and (128, 256),
-and the feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate
-themselves; angles have D of 64 or 128, and causal calls with angles have no normaliser. On CUDA
-they accept no prefix, normalizer_q or normalizer_k; rows are dense and begin at multiples of 16
-bytes. Packed sequences there have max_queries and max_keys, or a grid, and no angles. Causal calls
+CUDA they accept bfloat16 and float16 with (D, E) of (32, 32), (48, 48), (48, 96), (64, 64),
+(72, 72), (96, 48), (96, 96), (128, 128), (128, 256) and (256, 256), and the feature maps relu,
+elu_plus_one and identity. There they apply angles, gain and gate themselves. Angles have D that is
+a multiple of 16, and causal calls with angles have no normaliser. Causal calls of (256, 256) have
+no gain. On CUDA they accept no normalizer_q or normalizer_k; rows are dense and begin at multiples
+of 16 bytes. Packed sequences there have max_queries and max_keys, or a grid, and no angles. Causal calls
 pass one tensor as query_offsets and key_offsets. Rows outside of all sequences, and rows after the
-first max_queries of a sequence, get outputs and gradients of 0. Masked and packed tensors are
-copied once.
+first max_queries of a sequence, get outputs and gradients of 0. Masked and packed tensors, and
+those with a prefix, are copied once.
 Kernels have gradients in reverse mode, of first order, of all but the angles.
 "formula" is plain PyTorch (mhla_torch.formula), for any device, argument and kind of derivative.
 "auto", the default, takes the kernels if they accept the call, and otherwise the formula, with a

@@ -160,13 +160,25 @@ void Forms<T, D, E>::run(const GradientCall& call, int,
   }
 }
 
+template struct Forms<Eigen::bfloat16, 32, 32>;
+template struct Forms<Eigen::bfloat16, 48, 48>;
+template struct Forms<Eigen::bfloat16, 48, 96>;
 template struct Forms<Eigen::bfloat16, 64, 64>;
 template struct Forms<Eigen::bfloat16, 72, 72>;
+template struct Forms<Eigen::bfloat16, 96, 48>;
+template struct Forms<Eigen::bfloat16, 96, 96>;
 template struct Forms<Eigen::bfloat16, 128, 128>;
 template struct Forms<Eigen::bfloat16, 128, 256>;
+template struct Forms<Eigen::bfloat16, 256, 256>;
+template struct Forms<Eigen::half, 32, 32>;
+template struct Forms<Eigen::half, 48, 48>;
+template struct Forms<Eigen::half, 48, 96>;
 template struct Forms<Eigen::half, 64, 64>;
 template struct Forms<Eigen::half, 72, 72>;
+template struct Forms<Eigen::half, 96, 48>;
+template struct Forms<Eigen::half, 96, 96>;
 template struct Forms<Eigen::half, 128, 128>;
 template struct Forms<Eigen::half, 128, 256>;
+template struct Forms<Eigen::half, 256, 256>;
 
 }  // namespace mhla_torch

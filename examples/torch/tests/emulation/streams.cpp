@@ -122,13 +122,25 @@ void Streams<T, D, E>::step(const StreamCall& call, const std::int32_t* sequence
   }
 }
 
+template struct Streams<Eigen::bfloat16, 32, 32>;
+template struct Streams<Eigen::bfloat16, 48, 48>;
+template struct Streams<Eigen::bfloat16, 48, 96>;
 template struct Streams<Eigen::bfloat16, 64, 64>;
 template struct Streams<Eigen::bfloat16, 72, 72>;
+template struct Streams<Eigen::bfloat16, 96, 48>;
+template struct Streams<Eigen::bfloat16, 96, 96>;
 template struct Streams<Eigen::bfloat16, 128, 128>;
 template struct Streams<Eigen::bfloat16, 128, 256>;
+template struct Streams<Eigen::bfloat16, 256, 256>;
+template struct Streams<Eigen::half, 32, 32>;
+template struct Streams<Eigen::half, 48, 48>;
+template struct Streams<Eigen::half, 48, 96>;
 template struct Streams<Eigen::half, 64, 64>;
 template struct Streams<Eigen::half, 72, 72>;
+template struct Streams<Eigen::half, 96, 48>;
+template struct Streams<Eigen::half, 96, 96>;
 template struct Streams<Eigen::half, 128, 128>;
 template struct Streams<Eigen::half, 128, 256>;
+template struct Streams<Eigen::half, 256, 256>;
 
 }  // namespace mhla_torch

@@ -21,7 +21,7 @@ struct NoRotary {};
 /// together, only in numerators (Inputs::normalizer_q of the CPU's forms does the same). A row of
 /// angles holds the cosine and the sine of each pair: RotaryTable::row() of kInterleaved in device
 /// memory. For kHalves, permute the features of q and k into such pairs. Rows are aligned to 16
-/// bytes. D is 64 or 128.
+/// bytes. D is a multiple of 16.
 struct Rotary {
   MatrixView<const float> query_angles{};  ///< [Nq, D]
   MatrixView<const float> key_angles{};    ///< [Nk, D]
