@@ -2,7 +2,7 @@
 
 bash tests/mutation.sh [--torch] [--list | --check] [--work FOLDER] [PATTERN...]
 
-The faults are those of tests/mutants/*.txt, with --torch those of examples/torch/tests/mutants.txt.
+The faults are those of tests/mutants/*.txt, with --torch those of examples/torch/tests/mutants*.txt.
 A test that fails, crashes or does not end kills a fault. The status is 0 if all faults are killed.
 PATTERN, such as 'core/*' or '*eps*', picks faults by FOLDER/NAME or by file. --list lists faults,
 --check only makes sure that each fault can be planted. --work keeps objects and results in FOLDER:

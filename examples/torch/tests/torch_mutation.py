@@ -1,4 +1,4 @@
-"""Plants the faults of mutants.txt, one at a time, and tells which of them the tests see.
+"""Plants the faults of mutants*.txt, one at a time, and tells which of them the tests see.
 
 bash tests/mutation.sh --torch runs it in the environment of the tests, with the options that
 tests/mutation.py explains. A fault of the package is planted in a copy of the package, a fault of
@@ -23,7 +23,7 @@ class Package:
     """Faults of the package and its operators, and the tests of pytest."""
 
     root = TORCH
-    tables = {TORCH / "tests/mutants.txt": "torch"}
+    tables = {path: "torch" for path in sorted((TORCH / "tests").glob("mutants*.txt"))}
     jobs = 1  # operators are built in one place
     work = None  # the folder of all that is made
 
