@@ -105,6 +105,10 @@ MHLA_DEVICE void st_global_v4(void* to, Words4 w) {
                : "memory");
 }
 
+MHLA_DEVICE void st_global_v2(void* to, Words2 w) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w.x[0]), "r"(w.x[1]) : "memory");
+}
+
 MHLA_DEVICE void st_global(void* to, std::uint32_t value) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }

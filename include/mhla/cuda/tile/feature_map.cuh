@@ -69,6 +69,13 @@ struct Threshold {
   bool operator==(const Threshold&) const = default;
 };
 
+/// max(x, floor) + eps of floats.
+struct FloatThreshold {
+  float floor;
+  float eps;
+  MHLA_DEVICE float operator()(float x) const { return (x < floor ? floor : x) + eps; }
+};
+
 /// Feature map. Its functions construct it.
 struct FeatureMap {
   float floor;
@@ -89,6 +96,16 @@ struct FeatureMap {
       work(EluPlusOne{});
     } else {
       work(threshold);
+    }
+  }
+
+  /// Calls work(formula) with the map's formula for floats. Its eps is not rounded.
+  template <class Work>
+  MHLA_DEVICE void with_float_formula(const Work& work) const {
+    if (exponential) {
+      work(EluPlusOne{});
+    } else {
+      work(FloatThreshold{floor, eps});
     }
   }
 

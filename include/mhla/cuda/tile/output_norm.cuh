@@ -87,7 +87,7 @@ struct OutputNorm {
       }
     }
     if (!gated) return;
-    const unsigned char* const rows = gate.head(head) + 2 * first;
+    const unsigned char* const rows = gate.head(head) + kPieceBytes<T> / 8 * first;
     multiply_gate<T, 0>(sums, rows, tokens.token);
     multiply_gate<T, 2>(sums, rows, tokens.token_8);
   }
@@ -99,13 +99,24 @@ struct OutputNorm {
                                  std::int32_t token) const {
     if (token < 0) return;
     const unsigned char* const row = rows + token * gate.token_stride;
-    std::uint32_t gates[kTiles];
-    MHLA_CUDA_UNROLL
-    for (int j = 0; j < kTiles; ++j) gates[j] = ptx::ld_global_nc(row + 16 * j);
-    MHLA_CUDA_UNROLL
-    for (int j = 0; j < kTiles; ++j) {
-      sums[j][kFirst] *= silu(ptx::low<T>(gates[j]));
-      sums[j][kFirst + 1] *= silu(ptx::high<T>(gates[j]));
+    if constexpr (std::is_same_v<T, float>) {
+      ptx::Words2 floats[kTiles];
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kTiles; ++j) floats[j] = ptx::ld_global_nc_v2(row + 32 * j);
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kTiles; ++j) {
+        sums[j][kFirst] *= silu(as_float(floats[j].x[0]));
+        sums[j][kFirst + 1] *= silu(as_float(floats[j].x[1]));
+      }
+    } else {
+      std::uint32_t gates[kTiles];
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kTiles; ++j) gates[j] = ptx::ld_global_nc(row + 16 * j);
+      MHLA_CUDA_UNROLL
+      for (int j = 0; j < kTiles; ++j) {
+        sums[j][kFirst] *= silu(ptx::low<T>(gates[j]));
+        sums[j][kFirst + 1] *= silu(ptx::high<T>(gates[j]));
+      }
     }
   }
 };

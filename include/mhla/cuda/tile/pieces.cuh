@@ -5,9 +5,11 @@
 /// They serve where rows are too few for matrix products.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
+#include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/words.cuh"
 #include "mhla/cuda/tile/feature_map.cuh"
 
@@ -56,11 +58,60 @@ MHLA_DEVICE ptx::Words4 rounded_rest(const float (&x)[8], ptx::Words4 high) {
 /// Returns the float with the bits of a word.
 MHLA_DEVICE float as_float(std::uint32_t word) { return __builtin_bit_cast(float, word); }
 
+/// Returns the word with the bits of a float.
+MHLA_DEVICE std::uint32_t as_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+
 /// Loads four floats as a group of words.
 MHLA_DEVICE ptx::Words4 four_floats(const float* x) {
-  return {{__builtin_bit_cast(std::uint32_t, x[0]), __builtin_bit_cast(std::uint32_t, x[1]),
-           __builtin_bit_cast(std::uint32_t, x[2]), __builtin_bit_cast(std::uint32_t, x[3])}};
+  return {{as_word(x[0]), as_word(x[1]), as_word(x[2]), as_word(x[3])}};
 }
+
+/// Bytes of eight numbers of T.
+template <class T>
+inline constexpr int kPieceBytes = std::is_same_v<T, float> ? 32 : 16;
+
+/// Writes eight floats.
+MHLA_DEVICE void store_floats(const float (&x)[8], unsigned char* to) {
+  ptx::st_global_v4(to, four_floats(x));
+  ptx::st_global_v4(to + 16, four_floats(x + 4));
+}
+
+/// Eight numbers of T in registers.
+template <class T>
+struct Eight {
+  ptx::Words4 words;
+
+  /// Loads numbers that the grid does not write.
+  static MHLA_DEVICE Eight load(const unsigned char* from) { return {ptx::ld_global_nc_v4(from)}; }
+  MHLA_DEVICE void apply_map(const FeatureMap& map) { apply<T>(map, words.x); }
+  MHLA_DEVICE void to_floats(float (&x)[8]) const {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      x[2 * i] = ptx::low<T>(words.x[i]);
+      x[2 * i + 1] = ptx::high<T>(words.x[i]);
+    }
+  }
+};
+template <>
+struct Eight<float> {
+  ptx::Words4 words[2];
+
+  static MHLA_DEVICE Eight load(const unsigned char* from) {
+    return {{ptx::ld_global_nc_v4(from), ptx::ld_global_nc_v4(from + 16)}};
+  }
+  MHLA_DEVICE void apply_map(const FeatureMap& map) {
+    map.with_float_formula([&](auto phi) {
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        words[i / 4].x[i % 4] = as_word(phi(as_float(words[i / 4].x[i % 4])));
+      }
+    });
+  }
+  MHLA_DEVICE void to_floats(float (&x)[8]) const {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 8; ++i) x[i] = as_float(words[i / 4].x[i % 4]);
+  }
+};
 
 /// Applies phi to every number, rounded.
 template <class T>

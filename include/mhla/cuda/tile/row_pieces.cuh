@@ -9,10 +9,13 @@
 /// rest of 8 numbers, for a step of half the depth.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/mma.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
 
 namespace mhla::cuda {
 
@@ -46,12 +49,58 @@ struct RowPieces {
   }
 };
 
-/// Rows lane / 4 and lane / 4 + 8 of 16.
+/// Part of a row of K floats that one thread holds, split (tile/factors.cuh).
 template <int K>
-struct RowPiecesPair {
-  RowPieces<K> x;
-  RowPieces<K> x_8;
+struct RowPartsPieces {
+  RowPieces<K> high;
+  RowPieces<K> low;
+
+  /// Loads a row as RowPieces does.
+  static MHLA_DEVICE RowPartsPieces load(const unsigned char* row, std::uint32_t lane) {
+    RowPartsPieces loaded{};
+    if (row == nullptr) return loaded;
+    const auto set = [&](std::uint32_t& high, std::uint32_t& low, std::uint32_t x,
+                         std::uint32_t y) {
+      const Parts parts = parts_of<bfloat16>(as_float(x), as_float(y));
+      high = parts.high;
+      low = parts.low;
+    };
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < RowPieces<K>::kPieces; ++i) {
+      MHLA_CUDA_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const ptx::Words4 x =
+            ptx::ld_global_nc_kept_v4(row + 128 * i + 32 * (lane % 4) + 16 * half);
+        MHLA_CUDA_UNROLL
+        for (int j = 0; j < 2; ++j) {
+          set(loaded.high.pieces[i].x[2 * half + j], loaded.low.pieces[i].x[2 * half + j],
+              x.x[2 * j], x.x[2 * j + 1]);
+        }
+      }
+    }
+    constexpr int kRest = RowPieces<K>::kRest;
+    MHLA_CUDA_UNROLL
+    for (int j = 0; j < kRest; ++j) {
+      const ptx::Words2 x =
+          ptx::ld_global_nc_v2(row + 128 * RowPieces<K>::kPieces + 8 * kRest * (lane % 4) + 8 * j);
+      set(loaded.high.rest[j], loaded.low.rest[j], x.x[0], x.x[1]);
+    }
+    return loaded;
+  }
 };
+
+/// Pieces of a row of K numbers of T.
+template <class T, int K>
+using FactorPieces = std::conditional_t<std::is_same_v<T, float>, RowPartsPieces<K>, RowPieces<K>>;
+
+/// Rows lane / 4 and lane / 4 + 8 of 16.
+template <class Pieces>
+struct PiecesPair {
+  Pieces x;
+  Pieces x_8;
+};
+template <int K>
+using RowPiecesPair = PiecesPair<RowPieces<K>>;
 
 /// Adds sums[16, 8] += rows[16, K] columns[8, K]^T, as C of ptx/mma.cuh. A thread holds column lane
 /// / 4.
@@ -73,6 +122,16 @@ MHLA_DEVICE void multiply_rows(float (&sums)[4], const RowPiecesPair<K>& rows,
   } else if constexpr (RowPieces<K>::kRest == 2) {
     ptx::mma_m16n8k16<T>(sums, a[0], a_8[0], a[1], a_8[1], columns.rest[0], columns.rest[1]);
   }
+}
+
+/// The same for rows of floats.
+template <class T, int K>
+MHLA_DEVICE void multiply_rows(float (&sums)[4], const PiecesPair<RowPartsPieces<K>>& rows,
+                               const RowPartsPieces<K>& columns) {
+  const RowPiecesPair<K> high{rows.x.high, rows.x_8.high};
+  multiply_rows<bfloat16>(sums, RowPiecesPair<K>{rows.x.low, rows.x_8.low}, columns.high);
+  multiply_rows<bfloat16>(sums, high, columns.low);
+  multiply_rows<bfloat16>(sums, high, columns.high);
 }
 
 }  // namespace mhla::cuda

@@ -66,6 +66,16 @@ MHLA_DEVICE void add_elements(RowPair& sums, const Fragment<kColumns>& rows) {
   }
 }
 
+/// Adds the thread's sums of a product (ptx/mma.cuh) in both rows.
+template <int kTiles>
+MHLA_DEVICE void add_elements(RowPair& to, const float (&sums)[kTiles][4]) {
+  MHLA_CUDA_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    to.x += sums[j][0] + sums[j][1];
+    to.x_8 += sums[j][2] + sums[j][3];
+  }
+}
+
 // -------------------------------------------------------------------------------------------------
 // Vectors of floats that tensor copies load. Rows of 32 floats, 128 bytes, are swizzled
 // (ptx/tensor_copy.cuh). Vectors of another length are contiguous.

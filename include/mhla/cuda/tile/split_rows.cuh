@@ -2,15 +2,17 @@
 
 /// \file
 /// Rows of tokens in registers, eight threads per row: thread p has the pieces p, p + 8, p + 16,
-/// ... of 16 bytes. All threads of a warp work together, on four rows.
+/// ... of eight numbers. All threads of a warp work together, on four rows.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/words.cuh"
+#include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/pieces.cuh"
 
 namespace mhla::cuda {
@@ -45,6 +47,40 @@ struct SplitRow {
     }
   };
 
+  /// Numbers of T that a thread holds from their load to their use as floats.
+  template <class T>
+  using Loaded = std::conditional_t<std::is_same_v<T, float>, SplitRow, Words>;
+  template <class T>
+  static MHLA_DEVICE Loaded<T> hold(const unsigned char* row, std::uint32_t sharer) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (row == nullptr) return SplitRow{};
+      return load_floats(static_cast<const float*>(static_cast<const void*>(row)), sharer);
+    } else {
+      return Words::load(row, sharer);
+    }
+  }
+
+  /// Applies phi. Numbers after the row's end of a SplitRow stay 0.
+  template <class T>
+  static MHLA_DEVICE void apply_to(const FeatureMap& map, Loaded<T>& loaded, std::uint32_t sharer) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kPieces; ++i) {
+      if constexpr (std::is_same_v<T, float>) {
+        if (!has(static_cast<std::uint32_t>(i), sharer)) continue;
+        map.with_float_formula([&](auto phi) {
+          MHLA_CUDA_UNROLL
+          for (float& x : loaded.x[i]) x = phi(x);
+        });
+      } else {
+        apply<T>(map, loaded.pieces[i].x);
+      }
+    }
+  }
+
+  template <class T>
+  static MHLA_DEVICE SplitRow of(const SplitRow& loaded) {
+    return loaded;
+  }
   template <class T>
   static MHLA_DEVICE SplitRow of(const Words& words) {
     SplitRow split;
@@ -60,7 +96,7 @@ struct SplitRow {
   }
   template <class T>
   static MHLA_DEVICE SplitRow load(const unsigned char* row, std::uint32_t sharer) {
-    return of<T>(Words::load(row, sharer));
+    return of<T>(hold<T>(row, sharer));
   }
 
   /// Loads floats that the grid does not write.
@@ -86,10 +122,11 @@ struct SplitRow {
     MHLA_CUDA_UNROLL
     for (std::uint32_t i = 0; i < kPieces; ++i) {
       if (!has(i, sharer)) continue;
-      ptx::Words4 words;
-      MHLA_CUDA_UNROLL
-      for (int j = 0; j < 4; ++j) words.x[j] = ptx::pack<T>(x[i][2 * j], x[i][2 * j + 1]);
-      ptx::st_global_v4(row + 16 * (kSharers * i + sharer), words);
+      if constexpr (std::is_same_v<T, float>) {
+        store_floats(x[i], row + 32 * (kSharers * i + sharer));
+      } else {
+        ptx::st_global_v4(row + 16 * (kSharers * i + sharer), rounded<T>(x[i]));
+      }
     }
   }
 

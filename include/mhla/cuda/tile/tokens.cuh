@@ -145,12 +145,13 @@ MHLA_DEVICE void write_rows(Tile tile, unsigned char* head, std::int64_t stride,
 // Strips of rows that a block copies ahead of their use, through kStages stages of shared memory,
 // with one barrier per strip.
 
-/// Waits until the next strip has arrived and no thread reads the previous one. copy() then fills
-/// the previous strip's stage with the strip kStages - 1 after this one. The copies form one group,
-/// which may be empty.
-template <int kStages, class Copy>
-MHLA_DEVICE void next_strip(const Copy& copy) {
+/// Waits until the next strip has arrived and no thread reads the previous one. change() may change
+/// what the thread itself has copied. copy() then fills the previous strip's stage with the strip
+/// kStages - 1 after this one. The copies form one group, which may be empty.
+template <int kStages, class Copy, class Change = decltype([] {})>
+MHLA_DEVICE void next_strip(const Copy& copy, const Change& change = {}) {
   ptx::cp_async_wait_group<kStages - 2>();
+  change();
   ptx::bar_sync();
   copy();
 }

@@ -227,6 +227,7 @@ std::int64_t ld_global_s64(const std::int64_t* from) {
   return load_global<std::int64_t>(from, Read::kCoherent);
 }
 void st_global_v4(void* to, Words4 w) { store_global<Words4>(to, w); }
+void st_global_v2(void* to, Words2 w) { store_global<Words2>(to, w); }
 void st_global(void* to, std::uint32_t value) { store_global<std::uint32_t>(to, value); }
 void st_global_f32(float* to, float value) { store_global<float>(to, value); }
 void st_global_s64(std::int64_t* to, std::int64_t value) { store_global<std::int64_t>(to, value); }

@@ -25,6 +25,7 @@ std::int64_t ld_global_s64(const std::int64_t* from);
 inline void prefetch_l2(const void*) {}  // has no effect that a kernel can see
 
 void st_global_v4(void* to, Words4 w);
+void st_global_v2(void* to, Words2 w);
 void st_global(void* to, std::uint32_t value);
 void st_global_f32(float* to, float value);
 void st_global_s64(std::int64_t* to, std::int64_t value);
