@@ -56,6 +56,23 @@ TEST(CudaMakeProblem, MasksAndOffsetsAreTakenOver) {
   EXPECT_FALSE(FormArguments{}.problem().selects());
 }
 
+TEST(CudaMakeProblem, TensorsOfFloat32HaveStridesInTheirBytesAndPairsOfSummaries) {
+  alignas(256) float memory[64] = {};
+  const auto tensor = mhla::bnhd<const float>(memory, 2, 100, 3, 64);
+  const mhla::cuda::Inputs<float> in{tensor, tensor, tensor};
+  const auto blocks = mhla::cuda::contiguous(100, 16);
+  const Problem problem = mhla::cuda::detail::make_problem<64, 64>(
+      "cuda::f", in, blocks, blocks, false, {}, mhla::bnhd(memory, 2, 100, 3, 64));
+  EXPECT_TRUE(problem.floats);
+  EXPECT_EQ(problem.op.summaries, mhla::cuda::Precision::kPair);
+  EXPECT_EQ(problem.k.head_stride, 4 * 64);
+  EXPECT_EQ(problem.v.token_stride, 4 * 3 * 64);
+  EXPECT_EQ(problem.o.batch_stride, 4 * 100 * 3 * 64);
+  EXPECT_FALSE(FormArguments{}.problem().floats);
+  const mhla::cuda::Plan plan = mhla::cuda::plan<64, 64>(problem, {mhla::cuda::Arch::kSm90a, 132});
+  EXPECT_EQ(std::string(plan.reason), "float32 tensors have kernels of three stages alone");
+}
+
 TEST(CudaMakeProblem, MasksAndOffsetsThatDoNotFitAreRefused) {
   const auto shape = []<class A>(A a, auto change, bool causal = false) {
     change(a);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "emulator/async_box.hpp"
@@ -73,26 +74,28 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
   };
   auto queries = selection(call.query_keep, call.q.tokens());
   auto keys = selection(call.key_keep, call.k.tokens());
-  return {.q = call.q.input(),
-          .k = call.k.input(),
-          .v = call.v.input(),
-          .o = call.o.output(),
-          .batch = call.q.batches(),
-          .heads = call.q.heads(),
-          .query_blocks = queries.add_prefix(call.prefix, blocks(call.tokens, call.block)),
-          .key_blocks = keys.add_prefix(call.key_prefix, blocks(call.key_tokens, call.key_block)),
-          .op = call.op,
-          .norm = {.normed = call.normed(),
-                   .gated = call.gated(),
-                   .eps = call.op.norm_eps,
-                   .gain = call.gain.data(),
-                   .gate = call.gate.input()},
-          .rotary = call.rotary(),
-          .query_angles = {call.query_angles.data(), call.q.width()},
-          .key_angles = {call.angles_of_keys().data(), call.k.width()},
-          .causal = call.causal,
-          .queries = queries,
-          .keys = keys};
+  const mhla::cuda::Problem problem{
+      .q = call.q.input(),
+      .k = call.k.input(),
+      .v = call.v.input(),
+      .o = call.o.output(),
+      .batch = call.q.batches(),
+      .heads = call.q.heads(),
+      .query_blocks = queries.add_prefix(call.prefix, blocks(call.tokens, call.block)),
+      .key_blocks = keys.add_prefix(call.key_prefix, blocks(call.key_tokens, call.key_block)),
+      .op = call.op,
+      .norm = {.normed = call.normed(),
+               .gated = call.gated(),
+               .eps = call.op.norm_eps,
+               .gain = call.gain.data(),
+               .gate = call.gate.input()},
+      .rotary = call.rotary(),
+      .query_angles = {call.query_angles.data(), call.q.width()},
+      .key_angles = {call.angles_of_keys().data(), call.k.width()},
+      .causal = call.causal,
+      .queries = queries,
+      .keys = keys};
+  return std::is_same_v<T, float> ? mhla::cuda::of_floats(problem) : problem;
 }
 
 template <class T>

@@ -95,7 +95,8 @@ struct Normed {
 template <class T>
 ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, double chain) {
   const mhla::cuda::Operator& op = call.op;
-  const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
+  const Rounding<T> rounding;
+  const double u = rounding.u, eta = rounding.eta;
   const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
   const double growth = gamma(chain);
   const auto feature = [](const mhla::cuda::FeatureMap& map) {
@@ -194,8 +195,8 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   const Numbers k_plus = turned_magnitudes(k, call.angles_of_keys(), eta);
   const Numbers q_still = magnitudes(q, eta), k_still = magnitudes(k, eta);
   const Numbers v_plus = v.cwiseAbs();
-  const double e_d = std::pow(1 + u, 3) * (1 + growth) - 1;
-  const double e = std::pow(1 + u, call.rotary() ? 8 : 6) * (1 + growth) - 1;
+  const double e_d = std::pow(1 + u, rounding.denominator) * (1 + growth) - 1;
+  const double e = std::pow(1 + u, rounding.gradient + (call.rotary() ? 2 : 0)) * (1 + growth) - 1;
 
   // den, its magnitude, and the weights of cross queries.
   Numbers den = Numbers::Ones(nq, 1), z_plus = Numbers::Zero(nq, 1);
@@ -355,5 +356,6 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
 
 template ExpectedGradient expected_gradient(const GradientCall<bfloat16>&, int, int, double);
 template ExpectedGradient expected_gradient(const GradientCall<half>&, int, int, double);
+template ExpectedGradient expected_gradient(const GradientCall<float>&, int, int, double);
 
 }  // namespace cuda_test

@@ -30,6 +30,12 @@ using mhla::test::Random;
 template <class T>
 struct Format;
 template <>
+struct Format<float> {
+  static constexpr int kDigits = 24, kLowest = -126;
+  static constexpr double kMax = 0x1.FFFFFEp127;
+  static constexpr const char* kName = "float";
+};
+template <>
 struct Format<bfloat16> {
   static constexpr int kDigits = 8, kLowest = -126;
   static constexpr double kMax = 0x1.FEp127;
@@ -48,8 +54,6 @@ template <class T>
 inline constexpr double kRoundoff = 1.0 / (1 << Format<T>::kDigits);
 template <class T>
 inline const double kUnderflow = std::ldexp(0.5, Format<T>::kLowest - Format<T>::kDigits + 1);
-template <>
-inline constexpr double kRoundoff<float> = 0x1p-24;
 
 /// Bound of n consecutive float roundings: (1 + u)^n - 1 <= gamma(n).
 inline double gamma(double n) { return n * 0x1p-24 / (1 - n * 0x1p-24); }
@@ -156,7 +160,7 @@ struct Layout {
   }
 };
 
-/// A tensor of 16-bit numbers.
+/// A tensor of numbers.
 template <class T>
 class Tensor {
  public:
@@ -199,28 +203,32 @@ class Tensor {
   bool padding_is_untouched() const {
     Array<T> others(numbers_.size());
     std::memcpy(others.raw(), numbers_.raw(), numbers_.bytes());
-    each([&](int b, int t, int h, int d) { others[place(b, t, h, d)] = T{0xFFFF}; });
-    return std::all_of(others.data(), others.data() + others.size(),
-                       [](T x) { return x.bits == 0xFFFF; });
+    each([&](int b, int t, int h, int d) {
+      std::memset(static_cast<void*>(&others[place(b, t, h, d)]), 0xFF, sizeof(T));
+    });
+    return std::all_of(others.raw(), others.raw() + others.bytes(),
+                       [](unsigned char x) { return x == 0xFF; });
   }
 
   /// For Params and for Device::track.
   mhla::cuda::ConstTokenTensor input() const {
-    return {numbers_.raw(), 2 * layout_.batch, 2 * layout_.head, 2 * layout_.token};
+    return {numbers_.raw(), kBytes * layout_.batch, kBytes * layout_.head, kBytes * layout_.token};
   }
   mhla::cuda::TokenTensor output() {
-    return {numbers_.raw(), 2 * layout_.batch, 2 * layout_.head, 2 * layout_.token};
+    return {numbers_.raw(), kBytes * layout_.batch, kBytes * layout_.head, kBytes * layout_.token};
   }
   unsigned char* raw() { return numbers_.raw(); }
   const unsigned char* raw() const { return numbers_.raw(); }
   std::size_t bytes() const { return numbers_.bytes(); }
   /// Bytes of all rows, without padding.
   std::size_t row_bytes() const {
-    return std::size_t{2} * static_cast<std::size_t>(batches_) * static_cast<std::size_t>(tokens_) *
+    return sizeof(T) * static_cast<std::size_t>(batches_) * static_cast<std::size_t>(tokens_) *
            static_cast<std::size_t>(heads_) * static_cast<std::size_t>(width_);
   }
 
  private:
+  static constexpr std::int64_t kBytes = sizeof(T);
+
   std::int64_t place(int b, int t, int h, int d) const {
     return b * layout_.batch + t * layout_.token + h * layout_.head + d;
   }

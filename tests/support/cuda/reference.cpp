@@ -57,7 +57,8 @@ void normalise(const Call<T>& call, int b, int h, Eigen::Index t, Expected& resu
 template <class T>
 Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which) {
   const mhla::cuda::Operator& op = call.op;
-  const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
+  const Rounding<T> rounding;
+  const double u = rounding.u, eta = rounding.eta;
   const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
   const auto feature = [](const mhla::cuda::FeatureMap& map) {
     return [map](double x) { return exact_phi<T>(map, x); };
@@ -101,8 +102,9 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   if (call.rotary()) in.normalizer_q = q, in.normalizer_k = k;
   Expected result{run(in, mixing, eps), Numbers()};
   const double growth = gamma(chain);
-  const double e_n = std::pow(1 + u, call.rotary() ? 7 : 5) * (1 + growth) - 1,
-               e_d = std::pow(1 + u, 3) * (1 + growth) - 1;
+  const double e_n =
+                   std::pow(1 + u, rounding.numerator + (call.rotary() ? 2 : 0)) * (1 + growth) - 1,
+               e_d = std::pow(1 + u, rounding.denominator) * (1 + growth) - 1;
   const Numbers a = magnitude(turned_magnitudes(q, call.query_angles, eta),
                               turned_magnitudes(k, call.angles_of_keys(), eta), v);
   result.bound.resizeLike(result.o);
@@ -128,7 +130,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
     const Eigen::ArrayXd o = magnitudes_of_row();
     Eigen::ArrayXd before = scale * (e_n * a.row(t).transpose().array() + e_d * z(t) * o) / margin;
     if (call.normed() && which == Outputs::kFinal) normalise(call, b, h, t, result, before);
-    const Eigen::ArrayXd bound = before + u * (magnitudes_of_row() + before) + u * eta;
+    const Eigen::ArrayXd bound = before + kRoundoff<T> * (magnitudes_of_row() + before + eta);
     result.bound.row(t) = bound.matrix().transpose();
     if (!(margin > 0)) result.bound.row(t).setConstant(std::numeric_limits<double>::infinity());
   }
@@ -137,5 +139,6 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
 
 template Expected expected(const Call<bfloat16>&, int, int, double, Outputs);
 template Expected expected(const Call<half>&, int, int, double, Outputs);
+template Expected expected(const Call<float>&, int, int, double, Outputs);
 
 }  // namespace cuda_test

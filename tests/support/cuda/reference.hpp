@@ -19,6 +19,13 @@
 ///     |d^ - d| <= e_d Z+,   e_d = (1 + u)^3 (1 + gamma_n) - 1
 ///     |o^ - o| <= s (e_n A+ + e_d |o| Z+) / (|den| - s e_d Z+),  then rounded once more.
 ///
+/// Floats are split into parts (tile/factors.cuh), which changes them by 2^-17 |x|, and a product
+/// leaves out 2^-16 |x y|. A term of a numerator passes six splits, of phi(q), phi(k), v, m, the
+/// summary and its mixture, or of a weight, and three products. The exponent of elu + 1 is rounded:
+/// phi has a relative error of 1.5 |x| 2^-24 + 2^-22, at most 2^-17 while phi is normal. With u =
+/// 2^-16 and eta = 2^-118, e_n has (1 + u)^7. A denominator has the splits of phi(q) and phi(k) and
+/// one product: (1 + u)^3. Outputs are then rounded to float.
+///
 /// Rotated features are rounded once more, and may be smaller than the terms that they sum. A+
 /// therefore uses |x cos t| + |y sin t| + eta, with x and y of the pair plus eta.
 ///
@@ -30,6 +37,7 @@
 /// plus gamma_4 and 2^-22 for the approximate root, and 2^-24 (2 |g| + 8) if silu(g) gates it.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "mhla/core/matrix.hpp"
@@ -121,6 +129,19 @@ struct Call : CallOptions {
     if (keep.size() == 0) return {};
     return {keep.data() + std::int64_t{b} * tokens, tokens};
   }
+};
+
+/// Rounding of the terms of sums (reference.hpp).
+template <class T>
+struct Rounding {
+  double u = kRoundoff<T>;
+  double eta = std::ldexp(1.0, Format<T>::kLowest);
+  int numerator = 5, denominator = 3, gradient = 6;  // roundings of a term
+};
+template <>
+struct Rounding<float> {
+  double u = 0x1p-16, eta = 0x1p-118;
+  int numerator = 7, denominator = 3, gradient = 7;
 };
 
 /// Outputs of one (batch item, head), and their error bounds.

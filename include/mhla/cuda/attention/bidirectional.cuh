@@ -5,6 +5,7 @@
 /// defines it, and launch/plan.cuh lists the ways to compute it.
 ///
 /// Factors of products (features, summaries, mixtures, weights) are rounded to the tensors' type.
+/// Factors of float32 are pairs of bfloat16 (tile/factors.cuh).
 /// Sums and the mixing matrix are float. cuda/README.md gives the error bound. A value that is not
 /// finite spreads to every output that is computed from its block's summary, even with a
 /// coefficient of 0. kernel/widths.cuh lists the pairs (D, E).

@@ -49,7 +49,8 @@ struct MixingMatrices : MatrixView<A> {
 
 /// Element types of device tensors. __nv_bfloat16 and __half have the same bits: cast the pointers.
 template <class T>
-concept DeviceScalar = std::same_as<T, Eigen::bfloat16> || std::same_as<T, Eigen::half>;
+concept DeviceScalar =
+    std::same_as<T, Eigen::bfloat16> || std::same_as<T, Eigen::half> || std::same_as<T, float>;
 
 namespace detail {
 template <DeviceScalar T>
@@ -60,6 +61,10 @@ template <>
 struct kernel_scalar<Eigen::half> {
   using type = half;
 };
+template <>
+struct kernel_scalar<float> {
+  using type = float;
+};
 }  // namespace detail
 
 /// The kernels' name of T.
@@ -67,7 +72,7 @@ template <DeviceScalar T>
 using kernel_scalar_t = typename detail::kernel_scalar<T>::type;
 
 /// Device tensors of a call. Rows are dense and aligned to 16 bytes. Batch, token and head strides
-/// are any multiples of 8 elements.
+/// are any multiples of 16 bytes.
 ///
 /// Masks and offsets are in device memory too. A masked key enters no sum, and a masked query gets
 /// an output of 0. With offsets, B is 1, and sequence s is tokens offsets[s].. offsets[s + 1] - 1.
@@ -115,7 +120,7 @@ BasicTokenTensor<Byte> token_tensor(const char* function, const char* argument, 
   mhla::detail::checked_product(function, argument, {shape[0], shape[1], shape[2], shape[3]});
   const auto bytes = [&](int axis) {  // of a step; an axis of one element has no step
     const auto at = static_cast<std::size_t>(axis);
-    return x.shape[at] > 1 ? static_cast<std::int64_t>(x.strides[at]) * 2 : 0;
+    return x.shape[at] > 1 ? static_cast<std::int64_t>(x.strides[at] * Index{sizeof(T)}) : 0;
   };
   bool aligned = reinterpret_cast<std::uintptr_t>(begin) % 16 == 0;
   for (int axis = 0; axis < 3; ++axis) aligned = aligned && bytes(axis) % 16 == 0;

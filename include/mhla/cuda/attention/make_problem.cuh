@@ -43,6 +43,9 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
                      const TokenBlocks& key_blocks, bool causal, const Operator& op,
                      TensorView<T> out) {
   (void)form_bounds<D, E>(Arch::kSm80);  // rejects unsupported (D, E)
+  if constexpr (std::is_same_v<T, float>) {
+    static_assert(Widths<D, E>::kFloats, "float32 tensors have kernels for D and E up to 128");
+  }
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
   const Index items = in.q.batch(), heads = in.q.heads();
   const Index batch = is_packed(in) ? packed_sequences(function, in, causal) : items;
@@ -100,7 +103,7 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
     fail_shape(function, "q", "has " + std::to_string(batch * heads) + " heads in all",
                "at most " + std::to_string(kLimit / strips) + " of such a length");
   }
-  return problem;
+  return std::is_same_v<T, float> ? of_floats(problem) : problem;
 }
 
 /// \throws option_error for absent data, which only a plan may leave out.

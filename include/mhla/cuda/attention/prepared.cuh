@@ -37,6 +37,8 @@ class Prepared {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
   static_assert(!kRotary || Width<D>::kWholeTiles,
                 "rotary embedding has kernels for D that are multiples of 16");
+  static_assert(!kRotary || !std::is_same_v<T, float>,
+                "rotary embedding has kernels for bfloat16 and half, not for float32");
 
  public:
   /// Plans as prepare_bidirectional() and prepare_causal() do.

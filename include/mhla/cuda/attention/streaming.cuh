@@ -29,6 +29,9 @@ inline namespace MHLA_CUDA_ARCHS {
 /// A causal operator for streams of sequences with H heads. Each sequence has its own position.
 template <int D, int E, DeviceScalar T>
 class Streaming {
+  static_assert(!std::is_same_v<T, float>,
+                "streams have kernels for bfloat16 and half, not float32");
+
  public:
   /// \param sequences     B, the capacity of a state
   /// \param block_length  W

@@ -11,7 +11,8 @@
 /// S~_i sums earlier blocks and is stored as high + low for Precision::kPair. S~_0 is zero and not
 /// read. phi is rounded to T. P is multiplied by m_ii in float and rounded to T before it enters
 /// either sum. In half it must stay below 65520. Each o is normalised and gated if the call wants
-/// it (tile/output_norm.cuh). With kRotary, phi(q_t) and phi(k_j) rotate (tile/rotary.cuh) before
+/// it (tile/output_norm.cuh). Floats are split as in summary_sm80.cuh, and so is P. Then o is a
+/// float. With kRotary, phi(q_t) and phi(k_j) rotate (tile/rotary.cuh) before
 /// their product. Denominators would need P of unrotated features, and are not supported then.
 ///
 /// A thread block has 64 tokens of one block of one pair, over all of E, or over 128 columns of E
@@ -42,6 +43,7 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
@@ -56,7 +58,9 @@ namespace mhla::cuda {
 template <class T, int D, int E, Precision P, bool kRotary = false>
 class CausalReadOutSm80 {
   static_assert(!kRotary || Width<D>::kWholeTiles, "features turn 16 at a time");
-  using Config = CausalReadOutConfig<D, E, P>;
+  using Config = CausalReadOutConfig<D, E, P, T>;
+  static_assert(!kIsFloat<T> || (P == Precision::kPair && !kRotary && Config::kColumns == E),
+                "floats have no such kernel");
 
  public:
   using Params = CausalReadOutParameters;
@@ -83,7 +87,11 @@ class CausalReadOutSm80 {
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < at.items; ++n) {
       ptx::cp_async_wait_group<kAhead - 1>();
-      if (at.is_key(n)) apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
+      if constexpr (kIsFloat<T>) {
+        split_item(p, at, n);
+      } else if (at.is_key(n)) {
+        apply_to_copied<T, kThreads>(p.key_map, Rows{at.slot(n)}, ptx::tid_x());
+      }
       if constexpr (kRotary) turn_copied(p, at, n);
       ptx::bar_sync();  // item n has arrived, and no thread reads the previous one
       copy_item(p, at, n + kAhead);
@@ -112,8 +120,8 @@ class CausalReadOutSm80 {
 
   /// Values of a warp for its 16 tokens.
   struct Sums {
-    Fragment<D> rows{};           // phi(q)
-    Fragment<kTokens> weights{};  // P of 64 keys
+    FactorRows<T, D> rows{};           // phi(q)
+    FactorRows<T, kTokens> weights{};  // P of 64 keys
     float n[Config::kColumns / 8][4] = {};
     RowPair denominator{0, 0};  // the thread's part of the row sums of P
     RowPair earlier{0, 0};      // phi(q) . z~
@@ -180,6 +188,17 @@ class CausalReadOutSm80 {
     ptx::cp_async_commit_group();
   }
 
+  /// Splits the floats of Q, K or V that the thread copied.
+  static MHLA_DEVICE void split_item(const Params& p, const WorkTile& at, std::int32_t n) {
+    if (at.is_state(n)) return;
+    const std::uint32_t thread = ptx::tid_x();
+    if (n > 0 && !at.is_key(n)) {
+      split_copied<kThreads>(FeatureMap::identity(), Values{at.slot(n)}, thread);
+    } else {
+      split_copied<kThreads>(n == 0 ? p.query_map : p.key_map, Rows{at.slot(n)}, thread);
+    }
+  }
+
   /// Rotates the phi(k) that the thread copied. Maps and rotates the queries that it copied.
   static MHLA_DEVICE void turn_copied(const Params& p, const WorkTile& at, std::int32_t n) {
     if (n > 0 && !at.is_key(n)) return;
@@ -194,26 +213,40 @@ class CausalReadOutSm80 {
   static MHLA_DEVICE void take_queries(const Params& p, const WorkTile& at, Sums& sums) {
     sums.rows = load_rows(Rows{at.slot(0)}, 16 * at.warp, at.lane);
     if constexpr (kRotary) return;  // already mapped, and without a denominator
-    apply<T>(p.query_map, sums.rows);
+    if constexpr (!kIsFloat<T>) apply<T>(p.query_map, sums.rows);
     if (at.states > 0 && p.normalization.denominator == Denominator::kKeySum) {
-      sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
+      if constexpr (kIsFloat<T>) {
+        sums.earlier = row_products(sums.rows, at.shared + Config::kKeySum, at.lane);
+      } else {
+        sums.earlier = row_products<T>(sums.rows, at.shared + Config::kKeySum, at.lane);
+      }
     }
   }
 
   /// Adds phi(q) S~ to n, over the rows of S~ in item n.
   static MHLA_DEVICE void add_state(const WorkTile& at, std::int32_t n, Sums& sums) {
+    if constexpr (kIsFloat<T>) {
+      if (n <= Config::kStates) add_state_to(at, n, sums.rows.low, sums.n);
+      add_state_to(at, n, sums.rows.high, sums.n);
+    } else {
+      add_state_to(at, n, sums.rows, sums.n);
+    }
+  }
+  static MHLA_DEVICE void add_state_to(const WorkTile& at, std::int32_t n,
+                                       const Fragment<D>& features,
+                                       float (&to)[Config::kColumns / 8][4]) {
     constexpr int kWords = Fragment<State::kRows>::kWords;
     const std::int32_t state = (n - 1) % Config::kStates;
     Fragment<State::kRows> rows;
     MHLA_CUDA_UNROLL
     for (int i = 0; i < kWords; ++i) {
-      rows.x[i] = sums.rows.x[i];
+      rows.x[i] = features.x[i];
       MHLA_CUDA_UNROLL
       for (int s = 1; s < Config::kStates; ++s) {  // registers cannot be indexed
-        rows.x[i] = state == s ? sums.rows.x[kWords * s + i] : rows.x[i];
+        rows.x[i] = state == s ? features.x[kWords * s + i] : rows.x[i];
       }
     }
-    multiply<T>(sums.n, rows, State{at.slot(n)}, 0, 0, at.lane);
+    multiply<factor_t<T>>(to, rows, State{at.slot(n)}, 0, 0, at.lane);
   }
 
   /// Computes P of the 64 keys of item n, and adds its row sums.
@@ -225,7 +258,11 @@ class CausalReadOutSm80 {
     for (int group = 0; group < kGroups; ++group) {
       if (diagonal && group > at.warp) continue;
       float scores[2][4] = {};
-      multiply_transposed<T>(scores, sums.rows, Rows{at.slot(n)}, 16 * group, at.lane);
+      if constexpr (kIsFloat<T>) {
+        multiply_transposed(scores, sums.rows, Rows{at.slot(n)}, 16 * group, at.lane);
+      } else {
+        multiply_transposed<T>(scores, sums.rows, Rows{at.slot(n)}, 16 * group, at.lane);
+      }
       const std::int32_t last =
           diagonal && group == at.warp ? row : 16;  // keys of the group that count
       MHLA_CUDA_UNROLL
@@ -237,11 +274,23 @@ class CausalReadOutSm80 {
           scores[j][i + 2] = key + i <= last + 8 ? scores[j][i + 2] * m : 0;
         }
       }
-      const Fragment<16> weights = rounded<T>(scores);
-      if constexpr (!kRotary) add_elements<T>(sums.denominator, weights);
-      MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) sums.weights.x[4 * group + i] = weights.x[i];
+      if constexpr (kIsFloat<T>) {
+        add_elements(sums.denominator, scores);
+        const PartsFragment<16> weights = split(scores);
+        set_group(sums.weights.high, group, weights.high);
+        set_group(sums.weights.low, group, weights.low);
+      } else {
+        const Fragment<16> weights = rounded<T>(scores);
+        if constexpr (!kRotary) add_elements<T>(sums.denominator, weights);
+        set_group(sums.weights, group, weights);
+      }
     }
+  }
+
+  static MHLA_DEVICE void set_group(Fragment<kTokens>& weights, int group,
+                                    const Fragment<16>& of_group) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 4; ++i) weights.x[4 * group + i] = of_group.x[i];
   }
 
   /// Adds P V to n, over the rows of V in item n.
@@ -251,31 +300,50 @@ class CausalReadOutSm80 {
     const Values values{at.slot(n)};
     const std::int32_t first = (index - 1) * kValueGroups;  // group of the item's first rows
     const std::int32_t whole = part == at.part ? at.warp : kGroups;
+    const auto group_of = [&](const Fragment<kTokens>& all, int group) {
+      Fragment<16> weights;
+      MHLA_CUDA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        weights.x[i] = all.x[4 * group + i];
+        if (Config::kValues == 2 && first > 0) {
+          weights.x[i] = all.x[4 * (kGroups - kValueGroups + group) + i];
+        }
+      }
+      return weights;
+    };
     MHLA_CUDA_UNROLL
     for (int group = 0; group < kValueGroups; ++group) {
       if (first + group >= whole) break;
-      Fragment<16> weights;
-      MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        weights.x[i] = sums.weights.x[4 * group + i];
-        if (Config::kValues == 2 && first > 0) {
-          weights.x[i] = sums.weights.x[4 * (kGroups - kValueGroups + group) + i];
-        }
+      if constexpr (kIsFloat<T>) {
+        multiply_values(sums.n,
+                        {group_of(sums.weights.high, group), group_of(sums.weights.low, group)},
+                        values, 16 * group, false, at.lane);
+      } else {
+        const Fragment<16> weights = group_of(sums.weights, group);
+        multiply_step<T>(sums.n, weights.x[0], weights.x[1], weights.x[2], weights.x[3], values,
+                         16 * group, 0, at.lane);
       }
-      multiply_step<T>(sums.n, weights.x[0], weights.x[1], weights.x[2], weights.x[3], values,
-                       16 * group, 0, at.lane);
     }
-    if (part == at.part && at.warp / kValueGroups == index - 1) {
+    const auto diagonal_of = [&](const Fragment<kTokens>& all) {
       Fragment<16> weights;
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        weights.x[i] = sums.weights.x[i];
+        weights.x[i] = all.x[i];
         MHLA_CUDA_UNROLL
         for (int group = 1; group < kGroups; ++group) {
-          weights.x[i] = group == at.warp ? sums.weights.x[4 * group + i] : weights.x[i];
+          weights.x[i] = group == at.warp ? all.x[4 * group + i] : weights.x[i];
         }
       }
-      multiply_lower<T>(sums.n, weights, values, 16 * (at.warp - first), at.lane);
+      return weights;
+    };
+    if (part == at.part && at.warp / kValueGroups == index - 1) {
+      const std::uint32_t row = 16 * (at.warp - first);
+      if constexpr (kIsFloat<T>) {
+        multiply_values(sums.n, {diagonal_of(sums.weights.high), diagonal_of(sums.weights.low)},
+                        values, row, true, at.lane);
+      } else {
+        multiply_lower<T>(sums.n, diagonal_of(sums.weights), values, row, at.lane);
+      }
     }
   }
 
@@ -283,7 +351,6 @@ class CausalReadOutSm80 {
     const RowPair intra = over_row(sums.denominator);
     RowPair factors =
         p.normalization.factors(sums.n, {sums.earlier.x + intra.x, sums.earlier.x_8 + intra.x_8});
-    const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
     const ConsecutiveTokens tokens = at.tokens(at.part * kTokens + 16 * at.warp);
     if (Config::kColumnParts == 1 && p.norm.normed) {
       RowPair squares{0, 0};
@@ -293,8 +360,13 @@ class CausalReadOutSm80 {
                                at.pair, {tokens(row), tokens(row + 8)}, at.lane);
       factors = {1, 1};
     }
-    write_sums<T>(sums.n, factors, tile, p.o.head(at.pair) + 2 * at.column, p.o.token_stride,
-                  tokens, at.lane);
+    if constexpr (kIsFloat<T>) {
+      write_float_sums(sums.n, factors, p.o.head(at.pair), p.o.token_stride, tokens, at.lane);
+    } else {
+      const typename Config::Output tile{at.shared + at.warp * Config::Output::kBytes};
+      write_sums<T>(sums.n, factors, tile, p.o.head(at.pair) + 2 * at.column, p.o.token_stride,
+                    tokens, at.lane);
+    }
   }
 };
 

@@ -14,13 +14,15 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 #include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
-template <int D, int E, Precision P>
+/// \tparam T  element type of the tensors; those of 16 bits have the same sizes
+template <int D, int E, Precision P, class T = bfloat16>
 struct CausalReadOutConfig {
   static constexpr int kTokens = 64;  ///< queries per thread block, and keys per item
   static constexpr int kWarps = kTokens / 16;
@@ -31,9 +33,9 @@ struct CausalReadOutConfig {
   static constexpr int kColumnParts = Width<D>::kParts > 1 ? Width<E>::kParts : 1;
   static constexpr int kColumns = E / kColumnParts;
   static constexpr int kStateRows = Width<D>::kPanels ? kTokens : D;
-  using Rows = SharedTile<kTokens, D>;                                       ///< tile of Q or K
+  using Rows = FactorTile<T, kTokens, D>;                                    ///< tile of Q or K
   using State = SharedTile<kStateRows / Width<kColumns>::kParts, kColumns>;  ///< rows of S~
-  using Values = SharedTile<kTokens / Width<kColumns>::kParts, kColumns>;
+  using Values = FactorTile<T, kTokens / Width<kColumns>::kParts, kColumns>;
   using Output = SharedTile<16, kColumns>;          ///< tile of a warp
   static constexpr int kStates = D / State::kRows;  ///< items of S~, or of one of its parts
   static constexpr int kValues = kTokens / Values::kRows;

@@ -3,6 +3,7 @@
 /// \file
 /// Features of tokens as a tensor: phi(x_t), rounded to T. If there are angles, it rotates
 /// (tile/rotary.cuh) and is rounded once more. Tokens that do not take part get rows of zeros.
+/// Floats have no angles.
 ///
 /// Device memory: x once, features once.
 
@@ -12,6 +13,7 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/token_pieces.cuh"
 #include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/selection.cuh"
 
@@ -36,15 +38,26 @@ struct FeaturesSm80 : TokenPieces<FeatureParameters, D> {
     unsigned char* const to = p.features.head(pair);
     this->each(p, [&](std::int32_t token, std::uint32_t piece) {
       const SelectedRow at = p.selection.row(pair.batch, token);
-      ptx::Words4 words{};
-      if (p.selection.has(at)) {
-        words = ptx::ld_global_nc_v4(at.of(p.x, pair.head) + 16 * piece);
-        apply<T>(p.map, words.x);
+      if constexpr (std::is_same_v<T, float>) {
+        Eight<T> x{};
+        if (p.selection.has(at)) {
+          x = Eight<T>::load(at.of(p.x, pair.head) + 32 * piece);
+          x.apply_map(p.map);
+        }
+        unsigned char* const features = to + token * p.features.token_stride + 32 * piece;
+        ptx::st_global_v4(features, x.words[0]);
+        ptx::st_global_v4(features + 16, x.words[1]);
+      } else {
+        ptx::Words4 words{};
+        if (p.selection.has(at)) {
+          words = ptx::ld_global_nc_v4(at.of(p.x, pair.head) + 16 * piece);
+          apply<T>(p.map, words.x);
+        }
+        if (p.angles.data != nullptr) {
+          PieceAngles::load(p.angles.row(token) + 8 * piece).template rotate<T>(words);
+        }
+        ptx::st_global_v4(to + token * p.features.token_stride + 16 * piece, words);
       }
-      if (p.angles.data != nullptr) {
-        PieceAngles::load(p.angles.row(token) + 8 * piece).template rotate<T>(words);
-      }
-      ptx::st_global_v4(to + token * p.features.token_stride + 16 * piece, words);
     });
   }
 };

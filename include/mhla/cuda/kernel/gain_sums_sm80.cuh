@@ -19,6 +19,7 @@
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/tile/column_sums.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
 
 namespace mhla::cuda {
 
@@ -70,21 +71,21 @@ struct GainSumsSm80 {
     for (std::int32_t slot = row; slot < p.blocks.slots(); slot += kRows) {
       const std::int32_t token = p.blocks.token(origin, slot);
       if (token < 0) continue;
-      const auto words = [&](const ConstTokenTensor& x) {
-        return ptx::ld_global_nc_v4(x.head(pair) + token * x.token_stride + 16 * piece);
+      const auto load = [&](const ConstTokenTensor& x) {
+        return Eight<T>::load(x.head(pair) + token * x.token_stride + kPieceBytes<T> * piece);
       };
-      const ptx::Words4 dout = words(p.dout), o = words(p.out);
-      const ptx::Words4 gate = p.norm.gated ? words(p.norm.gate) : ptx::Words4{};
+      const Eight<T> douts = load(p.dout), outs = load(p.out);
+      const Eight<T> gates = p.norm.gated ? load(p.norm.gate) : Eight<T>{};
       const float inverse =
           ptx::ld_global_nc_f32(p.inverse_norms + std::int64_t{item} * p.blocks.slots() + slot);
+      float dout[8], o[8], gate[8];
+      douts.to_floats(dout);
+      outs.to_floats(o);
+      gates.to_floats(gate);
       MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float dx = ptx::low<T>(dout.x[i]), x = dx * ptx::low<T>(o.x[i]) * inverse;
-        const float dy = ptx::high<T>(dout.x[i]), y = dy * ptx::high<T>(o.x[i]) * inverse;
-        const float open_x = p.norm.gated ? silu(ptx::low<T>(gate.x[i])) : 1;
-        const float open_y = p.norm.gated ? silu(ptx::high<T>(gate.x[i])) : 1;
-        sums[2 * i] += dx != 0 ? x * open_x : 0;  // o may be infinite
-        sums[2 * i + 1] += dy != 0 ? y * open_y : 0;
+      for (int i = 0; i < 8; ++i) {
+        const float open = p.norm.gated ? silu(gate[i]) : 1;
+        sums[i] += dout[i] != 0 ? dout[i] * o[i] * inverse * open : 0;  // o may be infinite
       }
     }
   }

@@ -64,8 +64,8 @@ struct InputGradientsSm80 {
       const std::int32_t token = slot < p.blocks.slots() ? p.blocks.token(origin, slot) : -1;
       if (token < 0) continue;
       const auto row = [&](const auto& x) { return x.head(pair) + token * x.token_stride; };
-      const typename Row::Words words = Row::Words::load(row(p.dfeatures), sharer);
-      const typename Row::Words inputs = Row::Words::load(row(p.x), sharer);
+      const auto words = Row::template hold<T>(row(p.dfeatures), sharer);
+      const auto inputs = Row::template hold<T>(row(p.x), sharer);
       Row d = Row::template of<T>(words);
       if (p.dfeatures_added.data != nullptr) {
         const Row added = Row::template load<T>(row(p.dfeatures_added), sharer);

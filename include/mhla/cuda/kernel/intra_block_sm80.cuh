@@ -24,6 +24,7 @@
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/product.cuh"
 #include "mhla/cuda/tile/rows.cuh"
@@ -48,12 +49,13 @@ struct IntraBlockSm80 {
   using Params = IntraBlockParameters;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
-  using Columns = SharedTile<64, K>;  ///< rows of b
-  using Values = SharedTile<64, C>;   ///< rows of c
+  using Columns = FactorTile<T, 64, K>;  ///< rows of b
+  using Values = FactorTile<T, 64, C>;   ///< rows of c
   static constexpr int kStageBytes = Columns::kBytes + Values::kBytes;
-  static constexpr int kSharedBytes = 2 * kStageBytes;
+  static constexpr int kStages = 2 * kStageBytes <= kLeastShared || !kIsFloat<T> ? 2 : 1;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
   static constexpr int kBlocksPerMultiprocessor =
-      resident_blocks(kThreads, K / 4 + C / 2 + 72, kSharedBytes);
+      resident_blocks(kThreads, (kIsFloat<T> ? 2 : 1) * K / 4 + C / 2 + 72, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) *
@@ -67,34 +69,55 @@ struct IntraBlockSm80 {
     const std::int32_t begin = kLater ? part * kRows : 0;
     const std::int32_t last =
         kLater || part * kRows + kRows > at.count ? at.count : part * kRows + kRows;
-    copy_rows<kThreads>(columns(1), p.a.head(at.pair), p.a.token_stride, tokens(at, part * kRows),
+    const Columns rows = columns(kStages - 1);
+    copy_rows<kThreads>(rows, p.a.head(at.pair), p.a.token_stride, tokens(at, part * kRows),
                         ptx::tid_x());
-    copy_strip(p, at, begin, 0);
+    if constexpr (kStages > 1) {
+      copy_strip(p, at, begin, 0);
+    } else {
+      ptx::cp_async_commit_group();
+    }
     ptx::cp_async_wait_group<0>();
+    if constexpr (kIsFloat<T>) split_copied<kThreads>(FeatureMap::identity(), rows, ptx::tid_x());
+    if constexpr (kStages > 1) split_strip(0);
     ptx::bar_sync();
-    const Fragment<K> a =
-        load_rows(columns(1), static_cast<std::uint32_t>(at.row % kRows), at.lane);
+    const FactorRows<T, K> a = load_rows(rows, static_cast<std::uint32_t>(at.row % kRows), at.lane);
     ptx::bar_sync();
+    if constexpr (kStages == 1) copy_next(p, at, begin, 0);
     const float m = ptx::ld_global_nc_f32(p.mixing.of(at.pair).row(at.block) + at.block);
     const RowPair weights = row_weights(p, at);
     float sums[C / 8][4] = {};
     std::uint32_t stage = 0;
     MHLA_CUDA_LOOP
     for (std::int32_t first = begin; first < last; first += kRows) {
-      if (first + kRows < last) copy_strip(p, at, first + kRows, stage ^ 1);
+      const bool more = first + kRows < last;
+      if (kStages > 1 && more) copy_strip(p, at, first + kRows, stage ^ 1);
       MHLA_CUDA_LOOP
       for (std::int32_t group = first; group < first + kRows && group < at.count; group += 16) {
         if (kLater ? group + 15 < at.row : group > at.row + 15) continue;
         const auto row = static_cast<std::uint32_t>(group - first);
         float products[2][4] = {};
-        multiply_transposed<T>(products, a, columns(stage), row, at.lane);
-        const Fragment<16> weighed = weigh(p, at, weights, m, group, products);
-        multiply_step<T>(sums, weighed.x[0], weighed.x[1], weighed.x[2], weighed.x[3],
-                         values(stage), row, 0, at.lane);
+        if constexpr (kIsFloat<T>) {
+          multiply_transposed(products, a, columns(stage), row, at.lane);
+          weigh(p, at, weights, m, group, products);
+          multiply_values(sums, split(products), values(stage), row, false, at.lane);
+        } else {
+          multiply_transposed<T>(products, a, columns(stage), row, at.lane);
+          weigh(p, at, weights, m, group, products);
+          const Fragment<16> weighed = rounded<T>(products);
+          multiply_step<T>(sums, weighed.x[0], weighed.x[1], weighed.x[2], weighed.x[3],
+                           values(stage), row, 0, at.lane);
+        }
       }
-      ptx::cp_async_wait_group<0>();
-      ptx::bar_sync();
-      stage ^= 1;
+      if constexpr (kStages == 1) {
+        ptx::bar_sync();  // all warps have read the strip
+        if (more) copy_next(p, at, first + kRows, 0);
+      } else {
+        ptx::cp_async_wait_group<0>();
+        if (more) split_strip(stage ^ 1);
+        ptx::bar_sync();
+        stage ^= 1;
+      }
     }
     add_to_rows(p, at, sums);
   }
@@ -123,6 +146,22 @@ struct IntraBlockSm80 {
     ptx::cp_async_commit_group();
   }
 
+  /// Copies a strip and waits for it.
+  static MHLA_DEVICE void copy_next(const Params& p, const IntraBlockRows& at, std::int32_t first,
+                                    std::uint32_t stage) {
+    copy_strip(p, at, first, stage);
+    ptx::cp_async_wait_group<0>();
+    split_strip(stage);
+    ptx::bar_sync();
+  }
+  /// Splits the floats of a strip that the thread copied. Numbers of 16 bits stay.
+  static MHLA_DEVICE void split_strip(std::uint32_t stage) {
+    if constexpr (kIsFloat<T>) {
+      split_copied<kThreads>(FeatureMap::identity(), columns(stage), ptx::tid_x());
+      split_copied<kThreads>(FeatureMap::identity(), values(stage), ptx::tid_x());
+    }
+  }
+
   /// Loads w_t of the thread's two rows.
   static MHLA_DEVICE RowPair row_weights(const Params& p, const IntraBlockRows& at) {
     RowPair weights{0, 0};
@@ -136,8 +175,8 @@ struct IntraBlockSm80 {
 
   /// Computes m_ii (a_t . b_j + w) of 16 columns j from slot `group` on, with 0 for j that row t
   /// does not use.
-  static MHLA_DEVICE Fragment<16> weigh(const Params& p, const IntraBlockRows& at, RowPair weights,
-                                        float m, std::int32_t group, float (&products)[2][4]) {
+  static MHLA_DEVICE void weigh(const Params& p, const IntraBlockRows& at, RowPair weights, float m,
+                                std::int32_t group, float (&products)[2][4]) {
     const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);
     MHLA_CUDA_UNROLL
     for (std::int32_t n = 0; n < 2; ++n) {
@@ -155,7 +194,6 @@ struct IntraBlockSm80 {
         products[n][i + 2] = counts_8 ? m * (products[n][i + 2] + weights.x_8 + w) : 0;
       }
     }
-    return rounded<T>(products);
   }
 
   static MHLA_DEVICE void add_to_rows(const Params& p, const IntraBlockRows& at,
@@ -164,13 +202,19 @@ struct IntraBlockSm80 {
     for (int half = 0; half < 2; ++half) {
       const std::int32_t slot = at.row + static_cast<std::int32_t>(at.lane / 4) + 8 * half;
       if (slot >= at.count) continue;
-      unsigned char* const row =
-          p.y.head(at.pair) + (at.first + slot) * p.y.token_stride + 4 * (at.lane % 4);
+      unsigned char* const row = p.y.head(at.pair) + (at.first + slot) * p.y.token_stride +
+                                 kPieceBytes<T> / 4 * (at.lane % 4);
       MHLA_CUDA_UNROLL
       for (int j = 0; j < C / 8; ++j) {
-        const std::uint32_t y = ptx::ld_global(row + 16 * j);
-        ptx::st_global(row + 16 * j, ptx::pack<T>(ptx::low<T>(y) + sums[j][2 * half],
-                                                  ptx::high<T>(y) + sums[j][2 * half + 1]));
+        if constexpr (kIsFloat<T>) {
+          auto* const y = static_cast<float*>(static_cast<void*>(row + 32 * j));
+          ptx::st_global_v2(y, {{as_word(ptx::ld_global_f32(y) + sums[j][2 * half]),
+                                 as_word(ptx::ld_global_f32(y + 1) + sums[j][2 * half + 1])}});
+        } else {
+          const std::uint32_t y = ptx::ld_global(row + 16 * j);
+          ptx::st_global(row + 16 * j, ptx::pack<T>(ptx::low<T>(y) + sums[j][2 * half],
+                                                    ptx::high<T>(y) + sums[j][2 * half + 1]));
+        }
       }
     }
   }

@@ -63,15 +63,14 @@ struct IntraBlockRows {
   MHLA_DEVICE const unsigned char* at(const ConstTokenTensor& x, std::int32_t slot) const {
     return slot < count ? x.head(pair) + (first + slot) * x.token_stride : nullptr;
   }
-  template <int K>
-  MHLA_DEVICE RowPiecesPair<K> rows(const ConstTokenTensor& x, std::int32_t slot) const {
+  template <class Pieces>
+  MHLA_DEVICE PiecesPair<Pieces> rows(const ConstTokenTensor& x, std::int32_t slot) const {
     const std::int32_t lane_row = slot + static_cast<std::int32_t>(lane / 4);
-    return {RowPieces<K>::load(at(x, lane_row), lane),
-            RowPieces<K>::load(at(x, lane_row + 8), lane)};
+    return {Pieces::load(at(x, lane_row), lane), Pieces::load(at(x, lane_row + 8), lane)};
   }
-  template <int K>
-  MHLA_DEVICE RowPieces<K> columns(const ConstTokenTensor& x, std::int32_t slot) const {
-    return RowPieces<K>::load(at(x, slot + static_cast<std::int32_t>(lane / 4)), lane);
+  template <class Pieces>
+  MHLA_DEVICE Pieces columns(const ConstTokenTensor& x, std::int32_t slot) const {
+    return Pieces::load(at(x, slot + static_cast<std::int32_t>(lane / 4)), lane);
   }
 };
 
@@ -91,14 +90,14 @@ struct IntraBlockSumsSm80 {
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const IntraBlockRows at = IntraBlockRows::of_warp(p.blocks, p.heads);
-    const RowPiecesPair<D> q = at.template rows<D>(p.q, at.row);
+    const auto q = at.template rows<FactorPieces<T, D>>(p.q, at.row);
     const std::int32_t row = at.row + static_cast<std::int32_t>(at.lane / 4);
     const std::int32_t end = at.row + 16 < at.count ? at.row + 16 : at.count;
     RowPair sums{0, 0};
     MHLA_CUDA_LOOP
     for (std::int32_t key = 0; key < end; key += 8) {
       float scores[4] = {};
-      multiply_rows<T>(scores, q, at.template columns<D>(p.k, key));
+      multiply_rows<T>(scores, q, at.template columns<FactorPieces<T, D>>(p.k, key));
       const std::int32_t column = key + static_cast<std::int32_t>(at.lane % 4 * 2);
       MHLA_CUDA_UNROLL
       for (int i = 0; i < 2; ++i) {

@@ -101,10 +101,9 @@ struct OutputGradientsSm80 {
       const auto row = [&](const auto& x) {
         return token >= 0 && x.data != nullptr ? x.head(pair) + token * x.token_stride : nullptr;
       };
-      const typename Values::Words gradients = Values::Words::load(row(p.dout), sharer);
-      const typename Values::Words outputs =
-          Values::Words::load(reads ? row(p.out) : nullptr, sharer);
-      typename Queries::Words queries = Queries::Words::load(key_sums ? row(p.q) : nullptr, sharer);
+      const auto gradients = Values::template hold<T>(row(p.dout), sharer);
+      const auto outputs = Values::template hold<T>(reads ? row(p.out) : nullptr, sharer);
+      auto queries = Queries::template hold<T>(key_sums ? row(p.q) : nullptr, sharer);
       Values dout = Values::template of<T>(gradients);
       const Values o = Values::template of<T>(outputs);
       const bool any = any_nonzero(dout);
@@ -116,8 +115,7 @@ struct OutputGradientsSm80 {
       }
       float d = 0;
       if (key_sums) {
-        MHLA_CUDA_UNROLL
-        for (ptx::Words4& piece : queries.pieces) apply<T>(p.map, piece.x);
+        Queries::template apply_to<T>(p.map, queries, sharer);
         d = dot(Queries::template of<T>(queries), z);
         if (p.intra_sums != nullptr && token >= 0) {
           d += ptx::ld_global_nc_f32(p.intra_sums + first + slot);

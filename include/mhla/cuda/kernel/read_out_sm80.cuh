@@ -11,7 +11,8 @@
 /// with phi(q_t) rounded to T and S~_i as stored, high + low for Precision::kPair. With kRotary,
 /// phi(q_t) rotates (tile/rotary.cuh) before it is multiplied with S~_i. Each o is normalised and
 /// gated if the call wants it (tile/output_norm.cuh). A norm computes the products of E above 128
-/// twice, first for the squares of all columns.
+/// twice, first for the squares of all columns. Floats are split as in summary_sm80.cuh, and o is
+/// a float.
 ///
 /// A thread block has up to 256 slots of one block of one pair. Thread blocks are numbered along x
 /// by pair, then block, then part of the block. S~_i stays in shared memory. If kLimit has no space
@@ -41,6 +42,7 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
@@ -57,7 +59,9 @@ namespace mhla::cuda {
 template <class T, int D, int E, Precision P, bool kRotary = false,
           int kLimit = shared_limit(Arch::kSm80)>
 class ReadOutSm80 {
-  using Config = ReadOutConfig<D, E, P, kLimit>;
+  using Config = ReadOutConfig<D, E, P, kLimit, T>;
+  static_assert(!kIsFloat<T> || (P == Precision::kPair && !kRotary && Config::kColumns == E),
+                "floats have no such kernel");
 
  public:
   using Params = ReadOutParameters;
@@ -157,6 +161,7 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strips(const
   MHLA_CUDA_LOOP
   for (std::int32_t strip = at.warp; strip < at.strips; strip += kWarps) {
     ptx::cp_async_wait_group<kStages - 1>();
+    if constexpr (kIsFloat<T>) split_copied<32>(p.map, at.stage(strip), at.lane);
     ptx::bar_warp_sync();
     read_out_strip(p, at, pass, strip);
     copy_strip(p, at, strip + kStages * kWarps);
@@ -246,11 +251,15 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
                                                                           std::int32_t strip) {
   const Strip stage = at.stage(strip);
   const std::uint32_t lane = index_of(at.lane) % 32;
-  Fragment<D> rows = load_rows(stage, 0, lane);
-  apply<T>(p.map, rows);
+  FactorRows<T, D> rows = load_rows(stage, 0, lane);
+  if constexpr (!kIsFloat<T>) apply<T>(p.map, rows);
   RowPair den{0, 0};
   if (p.normalization.denominator == Denominator::kKeySum) {
-    den = row_products<T>(rows, at.denominators(), lane);
+    if constexpr (kIsFloat<T>) {
+      den = row_products(rows, at.denominators(), lane);
+    } else {
+      den = row_products<T>(rows, at.denominators(), lane);
+    }
   } else if (p.normalization.denominator == Denominator::kCrossQuery) {
     const std::uint32_t slot = 16 * strip + lane / 4;
     den = {ptx::ld_shared_f32(at.denominators() + 4 * slot),
@@ -259,9 +268,15 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
   if constexpr (kRotary) rotate<T>(rows, p.angles, at.row_tokens(strip), lane);
   ptx::bar_warp_sync();  // all threads have read their part of Q
   const auto multiply_columns = [&](int column, float(&sums)[kOutputColumns / 8][4]) -> RowPair {
-    multiply<T>(sums, rows, at.mixture(0), 0, column / 8, lane);
-    if constexpr (P == Precision::kPair) {
-      multiply<T>(sums, rows, at.mixture(1), 0, column / 8, lane);
+    if constexpr (kIsFloat<T>) {
+      multiply<bfloat16>(sums, rows.low, at.mixture(0), 0, column / 8, lane);
+      multiply<bfloat16>(sums, rows.high, at.mixture(1), 0, column / 8, lane);
+      multiply<bfloat16>(sums, rows.high, at.mixture(0), 0, column / 8, lane);
+    } else {
+      multiply<T>(sums, rows, at.mixture(0), 0, column / 8, lane);
+      if constexpr (P == Precision::kPair) {
+        multiply<T>(sums, rows, at.mixture(1), 0, column / 8, lane);
+      }
     }
     return p.normalization.factors(sums, den, inverse_power(p.mixtures.scale));
   };
@@ -291,9 +306,14 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strip(const 
                                pass.column + column, at.pair, at.row_tokens(strip), lane);
       factors = {1, 1};
     }
-    write_sums<T>(sums, factors, typename Config::Output{stage.begin},
-                  p.o.head(at.pair) + 2 * (pass.column + column), p.o.token_stride,
-                  at.tokens(strip), lane);
+    if constexpr (kIsFloat<T>) {
+      write_float_sums(sums, factors, p.o.head(at.pair) + 4 * column, p.o.token_stride,
+                       at.tokens(strip), lane);
+    } else {
+      write_sums<T>(sums, factors, typename Config::Output{stage.begin},
+                    p.o.head(at.pair) + 2 * (pass.column + column), p.o.token_stride,
+                    at.tokens(strip), lane);
+    }
   }
 }
 

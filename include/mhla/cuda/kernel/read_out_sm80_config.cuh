@@ -8,6 +8,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
 #include "mhla/cuda/tile/width.cuh"
@@ -15,14 +16,15 @@
 namespace mhla::cuda {
 
 /// \tparam kLimit  bytes of shared memory per thread block
-template <int D, int E, Precision P, int kLimit>
+/// \tparam T       element type of the tensors; those of 16 bits have the same sizes
+template <int D, int E, Precision P, int kLimit, class T = bfloat16>
 struct ReadOutConfig {
   static constexpr int kSlots = 256;  ///< slots per thread block
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
   static constexpr int kListBytes = 4 * kSlots;
   /// Columns of a product: fewer if a warp has more features in registers.
   static constexpr int kOutputColumns = Width<E>::kPart / Width<D>::kParts;
-  using Strip = SharedTile<16, D>;                ///< [slot][d]
+  using Strip = FactorTile<T, 16, D>;             ///< [slot][d]
   using Output = SharedTile<16, kOutputColumns>;  ///< takes the place of a strip
   static constexpr int kStripBytes = std::max(int{Strip::kBytes}, int{Output::kBytes});
 

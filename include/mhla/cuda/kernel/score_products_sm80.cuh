@@ -63,7 +63,8 @@ struct ScoreProductsSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 4 * kThreads / 32 * Params::kMostBlocks;
-  static constexpr int kHeldRegisters = 3 * (D + E) / 8;  ///< of rows and columns, per thread
+  /// Of rows and columns, per thread; floats have two parts.
+  static constexpr int kHeldRegisters = (std::is_same_v<T, float> ? 2 : 1) * 3 * (D + E) / 8;
   static constexpr int kBlocksPerMultiprocessor =
       resident_blocks(kThreads, kHeldRegisters + 72, kSharedBytes);
 
@@ -104,6 +105,8 @@ struct ScoreProductsSm80 {
   }
 
  private:
+  using Queries = FactorPieces<T, D>;
+  using Values = FactorPieces<T, E>;
   static constexpr unsigned kWarps = kThreads / 32;
 
   static MHLA_HOST_DEVICE constexpr unsigned blocks_of_chunk(const Params& p) {
@@ -127,10 +130,8 @@ struct ScoreProductsSm80 {
     };
     const std::int32_t t = token_of(p.query_blocks, queries, query);
     const std::int32_t t_8 = token_of(p.query_blocks, queries, query + 8);
-    const RowPiecesPair<D> q{RowPieces<D>::load(at(p.q, t), lane),
-                             RowPieces<D>::load(at(p.q, t_8), lane)};
-    const RowPiecesPair<E> dn{RowPieces<E>::load(at(p.dn, t), lane),
-                              RowPieces<E>::load(at(p.dn, t_8), lane)};
+    const PiecesPair<Queries> q{Queries::load(at(p.q, t), lane), Queries::load(at(p.q, t_8), lane)};
+    const PiecesPair<Values> dn{Values::load(at(p.dn, t), lane), Values::load(at(p.dn, t_8), lane)};
     float c = 0, c_8 = 0;
     if (p.weights != nullptr) {
       const float* const weights =
@@ -150,8 +151,8 @@ struct ScoreProductsSm80 {
         const std::int32_t j =
             token_of(p.key_blocks, keys, column + static_cast<std::int32_t>(lane / 4));
         float scores[4] = {}, gradients[4] = {};
-        const RowPieces<D> k = RowPieces<D>::load(at(p.k, j), lane);
-        const RowPieces<E> v = RowPieces<E>::load(at(p.v, j), lane);
+        const Queries k = Queries::load(at(p.k, j), lane);
+        const Values v = Values::load(at(p.v, j), lane);
         multiply_rows<T>(scores, q, k);
         multiply_rows<T>(gradients, dn, v);
         MHLA_CUDA_UNROLL

@@ -10,7 +10,8 @@
 ///
 /// A thread block computes the scores of one block of tokens: thread block pair * M + b along x.
 /// Four threads share each query. They alternate between the pieces of 16 bytes of its row, and
-/// keep their part of z in registers. 32 queries are processed at a time.
+/// keep their part of z in registers. 32 queries are processed at a time. Floats are not split:
+/// phi(q) is a float.
 ///
 /// Shared memory: none. Device memory: Q and z once, scores once.
 /// Source: the denominator of github.com/DAGroup-PKU/MHLA.
@@ -24,6 +25,7 @@
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 
 namespace mhla::cuda {
 
@@ -56,7 +58,7 @@ struct ScoresSm80 {
     const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
     const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
     const std::uint32_t sharer = thread % Config::kSharers;
-    const unsigned char* const q = p.q.head(pair) + 16 * sharer;
+    const unsigned char* const q = p.q.head(pair) + (kIsFloat<T> ? 32 : 16) * sharer;
     const std::int32_t slots = p.blocks.slots();
     float* const scores = p.scores + std::int64_t{item} * slots;
 
@@ -69,7 +71,14 @@ struct ScoresSm80 {
       const std::int32_t slot = first + static_cast<std::int32_t>(thread / Config::kSharers);
       const std::int32_t token = p.blocks.token(origin, slot);
       float sum = 0;
-      if (token >= 0) sum = dot(p.map, q + token * p.q.token_stride, sharer, z);
+      if (token >= 0) {
+        const unsigned char* const row = q + token * p.q.token_stride;
+        if constexpr (kIsFloat<T>) {
+          sum = dot_floats(p.map, row, sharer, z);
+        } else {
+          sum = dot(p.map, row, sharer, z);
+        }
+      }
       sum += ptx::shfl_bfly(sum, 1);
       sum += ptx::shfl_bfly(sum, 2);
       if (sharer == 0 && slot < slots) ptx::st_global_f32(scores + slot, sum);
@@ -115,6 +124,27 @@ struct ScoresSm80 {
         sum += ptx::high<T>(pieces[index].x[i]) * z[index][2 * i + 1];
       }
     }
+    return sum;
+  }
+  static MHLA_DEVICE float dot_floats(const FeatureMap& map, const unsigned char* q,
+                                      std::uint32_t sharer, const float (&z)[Config::kPieces][8]) {
+    ptx::Words4 halves[Config::kPieces][2];
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t index = 0; index < Config::kPieces; ++index) {
+      if (!has_piece(index, sharer)) continue;
+      halves[index][0] = ptx::ld_global_nc_v4(q + 32 * Config::kSharers * index);
+      halves[index][1] = ptx::ld_global_nc_v4(q + 32 * Config::kSharers * index + 16);
+    }
+    float sum = 0;
+    map.with_float_formula([&](auto phi) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t index = 0; index < Config::kPieces; ++index) {
+        if (!has_piece(index, sharer)) continue;
+        MHLA_CUDA_UNROLL
+        for (int i = 0; i < 8; ++i)
+          sum += phi(as_float(halves[index][i / 4].x[i % 4])) * z[index][i];
+      }
+    });
     return sum;
   }
 };

@@ -13,6 +13,7 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/token_pieces.cuh"
 #include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
 #include "mhla/cuda/tile/selection.cuh"
 
 namespace mhla::cuda {
@@ -36,19 +37,40 @@ struct SelectedRowsSm80 : TokenPieces<SelectedRowParameters, D> {
     this->each(p, [&](std::int32_t token, std::uint32_t piece) {
       const SelectedRow at = p.selection.row(pair.batch, token);
       if (at.row < 0) return;
-      ptx::Words4 words{};
-      if (p.selection.has(at)) {
-        words = ptx::ld_global_v4(p.x.head(pair) + token * p.x.token_stride + 16 * piece);
-        if (p.z.data != nullptr) {
-          words = times_derivative(words, ptx::ld_global_nc_v4(at.of(p.z, pair.head) + 16 * piece),
-                                   p.map);
+      const bool has = p.selection.has(at);
+      if constexpr (std::is_same_v<T, float>) {
+        write_floats(p, pair, at, has ? token : -1, piece);
+      } else {
+        ptx::Words4 words{};
+        if (has) {
+          words = ptx::ld_global_v4(p.x.head(pair) + token * p.x.token_stride + 16 * piece);
+          if (p.z.data != nullptr) {
+            words = times_derivative(
+                words, ptx::ld_global_nc_v4(at.of(p.z, pair.head) + 16 * piece), p.map);
+          }
         }
+        ptx::st_global_v4(at.of(p.y, pair.head) + 16 * piece, words);
       }
-      ptx::st_global_v4(at.of(p.y, pair.head) + 16 * piece, words);
     });
   }
 
  private:
+  /// Writes eight floats of a token, or zeros if that is -1.
+  static MHLA_DEVICE void write_floats(const SelectedRowParameters& p, BatchHead pair,
+                                       SelectedRow at, std::int32_t token, std::uint32_t piece) {
+    float x[8] = {};
+    if (token >= 0) {
+      const unsigned char* const from = p.x.head(pair) + token * p.x.token_stride + 32 * piece;
+      Eight<float>{{ptx::ld_global_v4(from), ptx::ld_global_v4(from + 16)}}.to_floats(x);
+      if (p.z.data != nullptr) {
+        float z[8];
+        Eight<float>::load(at.of(p.z, pair.head) + 32 * piece).to_floats(z);
+        MHLA_CUDA_UNROLL
+        for (int i = 0; i < 8; ++i) x[i] *= derivative(p.map, z[i]);
+      }
+    }
+    store_floats(x, at.of(p.y, pair.head) + 32 * piece);
+  }
   static MHLA_DEVICE ptx::Words4 times_derivative(ptx::Words4 x, ptx::Words4 z,
                                                   const FeatureMap& map) {
     MHLA_CUDA_UNROLL

@@ -7,6 +7,9 @@
 ///                                           as high + low
 ///     z_b = sum_{t in b} phi(k_t)           [D] floats, of the rounded phi(k_t)
 ///
+/// Floats are split in shared memory, after phi, by the threads that copied them. Three products
+/// multiply their parts (tile/factors.cuh). S_b is then high + low in bfloat16.
+///
 /// With kRotary, phi(k_t) rotates before the product (tile/rotary.cuh), for S_b alone.
 ///
 /// A thread block computes one S_b, or 128 rows of S_b if D is larger: thread block
@@ -42,6 +45,7 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 #include "mhla/cuda/tile/fragment.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/outputs.cuh"
@@ -52,7 +56,8 @@
 
 namespace mhla::cuda {
 
-template <int D, int E>
+/// \tparam T  element type of the tensors; those of 16 bits have the same sizes
+template <int D, int E, class T = bfloat16>
 struct SummaryConfig {
   using Rows = Width<Width<D>::kPart>;                // of S, per thread block
   static constexpr int kRowTiles = Rows::kWarpTiles;  // tiles of 16 rows per warp
@@ -63,9 +68,9 @@ struct SummaryConfig {
   static_assert(kTiles * kColumnWarps * 8 == E, "warps along E, which share z, have equal parts");
 
   static constexpr int kStrip = 32;
-  static constexpr int kStages = kColumnWarps > 1 ? 4 : 3;
-  using Keys = SharedTile<kStrip, Rows::kColumns>;
-  using Values = SharedTile<kStrip, E>;
+  static constexpr int kStages = kColumnWarps > 1 && !kIsFloat<T> ? 4 : 3;
+  using Keys = FactorTile<T, kStrip, Rows::kColumns>;
+  using Values = FactorTile<T, kStrip, E>;
   static constexpr int kStageBytes = Keys::kBytes + Values::kBytes;
   static constexpr int kFilledBytes = 4 * kStrip;
 
@@ -79,8 +84,10 @@ struct SummaryConfig {
 template <class T, int D, int E, Precision P, bool kRotary = false>
 struct SummarySm80 {
   static_assert(!kRotary || Width<D>::kWholeTiles, "a warp turns 16 features at a time");
+  static_assert(!kIsFloat<T> || (P == Precision::kPair && !kRotary && Width<D>::kParts == 1),
+                "floats have no such kernel");
   using Params = SummaryParameters;
-  using Config = SummaryConfig<D, E>;
+  using Config = SummaryConfig<D, E, T>;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kSharedBytes;
@@ -97,7 +104,11 @@ struct SummarySm80 {
     const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
     ptx::griddepcontrol_launch_dependents();
     const auto copy = [&](std::int32_t strip) {
-      if (strip < strips) copy_strip(p, at, strip);
+      if constexpr (kIsFloat<T>) {
+        if (strip < strips) copy_floats(p, at, strip);
+      } else {
+        if (strip < strips) copy_strip(p, at, strip);
+      }
       ptx::cp_async_commit_group();
     };
     MHLA_CUDA_UNROLL
@@ -105,7 +116,10 @@ struct SummarySm80 {
     Sums sums{};
     MHLA_CUDA_LOOP
     for (std::int32_t strip = 0; strip < strips; ++strip) {
-      next_strip<kStages>([&] { copy(strip + kStages - 1); });
+      next_strip<kStages>([&] { copy(strip + kStages - 1); },
+                          [&] {
+                            if constexpr (kIsFloat<T>) split_strip(p, at, strip);
+                          });
       add_strip(p, at, strip, sums);
     }
     if (p.out.key_sum != nullptr) write_key_sum(p, at, sums);
@@ -115,13 +129,14 @@ struct SummarySm80 {
     write_part(p.out.high, at, sums);
     if constexpr (P == Precision::kPair) {
       MHLA_CUDA_UNROLL
-      for (std::uint32_t r = 0; r < kRowTiles; ++r) keep_rest<T>(sums.s[r]);
+      for (std::uint32_t r = 0; r < kRowTiles; ++r) keep_rest<Factor>(sums.s[r]);
       ptx::bar_sync();
       write_part(p.out.low, at, sums);
     }
   }
 
  private:
+  using Factor = factor_t<T>;
   static constexpr int kParts = Width<D>::kParts;       // thread blocks per S_b
   static constexpr int kRows = Config::Rows::kColumns;  // rows of S_b per thread block
   static constexpr int kRowTiles = Config::kRowTiles;
@@ -205,6 +220,27 @@ struct SummarySm80 {
     }
   }
 
+  /// Starts the copies of a strip of floats.
+  static MHLA_DEVICE void copy_floats(const Params& p, const WorkTile& at, std::int32_t strip) {
+    const typename Config::Keys keys{stage(at, strip)};
+    const typename Config::Values values{keys.begin + Config::Keys::kBytes};
+    const BlockTokens tokens{p.blocks, at.origin, strip * kStrip};
+    copy_rows<kThreads>(keys, at.k, p.k.token_stride, tokens, at.thread);
+    copy_rows<kThreads>(values, at.v, p.v.token_stride, tokens, at.thread);
+    if (at.thread < kStrip) {
+      const bool empty = tokens(static_cast<std::int32_t>(at.thread)) < 0;
+      ptx::st_shared(filled(at, strip) + 4 * at.thread, empty ? 0 : ptx::pack<Factor>(1, 0));
+    }
+  }
+
+  /// Splits the floats of a strip that the thread copied.
+  static MHLA_DEVICE void split_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
+    const typename Config::Keys keys{stage(at, strip)};
+    const typename Config::Values values{keys.begin + Config::Keys::kBytes};
+    split_copied<kThreads>(p.map, keys, at.thread);
+    split_copied<kThreads>(FeatureMap::identity(), values, at.thread);
+  }
+
   static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t strip,
                                     Sums& sums) {
     if constexpr (kRotary) {  // registers allow one step at a time
@@ -221,25 +257,29 @@ struct SummarySm80 {
                                    std::uint32_t step, Sums& sums) {
     const typename Config::Keys keys{stage(at, strip)};
     const typename Config::Values values{keys.begin + Config::Keys::kBytes};
-    const auto multiply = [&](const ptx::Words4(&features)[kRowTiles]) {
-      multiply_step<T>(sums.s, features, values, 16 * step, kTiles * at.column_warp, at.lane);
+    const auto multiply = [&](const ptx::Words4(&features)[kRowTiles], auto tile) {
+      multiply_step<Factor>(sums.s, features, tile, 16 * step, kTiles * at.column_warp, at.lane);
+    };
+    const auto load = [&](auto tile, ptx::Words4(&features)[kRowTiles]) {
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t r = 0; r < kRowTiles; ++r) {
+        features[r] = load_transposed_rows(tile, 16 * step, 2 * (at.row_tile + r), at.lane);
+        if constexpr (!kIsFloat<T>) apply<T>(p.map, features[r].x);
+      }
     };
     ptx::Words4 features[kRowTiles];
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t r = 0; r < kRowTiles; ++r) {
-      features[r] = load_transposed_rows(keys, 16 * step, 2 * (at.row_tile + r), at.lane);
-      apply<T>(p.map, features[r].x);
+    if constexpr (kIsFloat<T>) {
+      load(keys.low(), features);
+      multiply(features, values.high());
+      if (p.out.key_sum != nullptr) add_key_sums(at, strip, step, features, sums);
+      load(keys.high(), features);
+      multiply(features, values.low());
+      multiply(features, values.high());
+    } else {
+      load(keys, features);
+      if constexpr (!kRotary) multiply(features, values);
     }
-    if constexpr (!kRotary) multiply(features);
-    if (p.out.key_sum != nullptr) {
-      const std::uint32_t slot = 16 * step + at.lane % 4 * 2;
-      const ptx::Words2 ones = ptx::ld_shared_v2(filled(at, strip) + 4 * slot);
-      const ptx::Words2 ones_8 = ptx::ld_shared_v2(filled(at, strip) + 4 * (slot + 8));
-      ptx::Words4 rows = features[0];
-      if (kRowTiles > 1 && at.column_warp != 0) rows = features[kRowTiles - 1];
-      ptx::mma_m16n8k16<T>(sums.z, rows.x[0], rows.x[1], rows.x[2], rows.x[3],
-                           ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
-    }
+    if (p.out.key_sum != nullptr) add_key_sums(at, strip, step, features, sums);
     if constexpr (kRotary) {
       const BlockTokens tokens{p.blocks, at.origin, strip * kStrip};
       MHLA_CUDA_UNROLL
@@ -247,8 +287,19 @@ struct SummarySm80 {
         rotate_transposed<T>(features[r], p.angles, 16 * step,
                              at.first_row + 16 * (at.row_tile + r), tokens, at.lane);
       }
-      multiply(features);
+      multiply(features, values);
     }
+  }
+
+  static MHLA_DEVICE void add_key_sums(const WorkTile& at, std::int32_t strip, std::uint32_t step,
+                                       const ptx::Words4 (&features)[kRowTiles], Sums& sums) {
+    const std::uint32_t slot = 16 * step + at.lane % 4 * 2;
+    const ptx::Words2 ones = ptx::ld_shared_v2(filled(at, strip) + 4 * slot);
+    const ptx::Words2 ones_8 = ptx::ld_shared_v2(filled(at, strip) + 4 * (slot + 8));
+    ptx::Words4 rows = features[0];
+    if (kRowTiles > 1 && at.column_warp != 0) rows = features[kRowTiles - 1];
+    ptx::mma_m16n8k16<Factor>(sums.z, rows.x[0], rows.x[1], rows.x[2], rows.x[3],
+                              ones.x[0] | ones.x[1] << 16, ones_8.x[0] | ones_8.x[1] << 16);
   }
 
   static MHLA_DEVICE void write_key_sum(const Params& p, const WorkTile& at, const Sums& sums) {
@@ -265,8 +316,8 @@ struct SummarySm80 {
     const typename Config::Summary summary{at.shared};
     MHLA_CUDA_UNROLL
     for (std::uint32_t r = 0; r < kRowTiles; ++r) {
-      store_sums<T, kTiles>(sums.s[r], 0, {1, 1}, summary, 16 * (at.row_tile + r),
-                            kTiles * at.column_warp, at.lane);
+      store_sums<Factor, kTiles>(sums.s[r], 0, {1, 1}, summary, 16 * (at.row_tile + r),
+                                 kTiles * at.column_warp, at.lane);
     }
     ptx::bar_sync();
     write_rows<kThreads>(summary, array + (at.place * D + at.first_row) * (2 * E), 2 * E,

@@ -18,6 +18,7 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/tile/column_sums.cuh"
+#include "mhla/cuda/tile/pieces.cuh"
 
 namespace mhla::cuda {
 
@@ -52,7 +53,7 @@ struct TokenSumsSm80 {
     const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
     const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
     const std::uint32_t row = thread / kPieces, piece = thread % kPieces;
-    const unsigned char* const x = p.x.head(pair) + 16 * piece;
+    const unsigned char* const x = p.x.head(pair) + kPieceBytes<T> * piece;
     const std::int64_t first = std::int64_t{item} * p.blocks.slots();
     float sums[8] = {};
     MHLA_CUDA_LOOP
@@ -60,15 +61,14 @@ struct TokenSumsSm80 {
          slot += kRows) {
       const std::int32_t token = p.blocks.token(origin, slot);
       if (token < 0) continue;
-      ptx::Words4 words = ptx::ld_global_nc_v4(x + token * p.x.token_stride);
+      auto eight = Eight<T>::load(x + token * p.x.token_stride);
       const float weight =
           p.weights != nullptr ? ptx::ld_global_nc_f32(p.weights + first + slot) : 1;
-      apply<T>(p.map, words.x);
+      eight.apply_map(p.map);
+      float features[8];
+      eight.to_floats(features);
       MHLA_CUDA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        sums[2 * i] += weight * ptx::low<T>(words.x[i]);
-        sums[2 * i + 1] += weight * ptx::high<T>(words.x[i]);
-      }
+      for (int i = 0; i < 8; ++i) sums[i] += weight * features[i];
     }
     Sums::write(sums, p.sums + std::int64_t{item} * D);
   }

@@ -44,6 +44,7 @@
 #include "mhla/cuda/launch/stages.cuh"
 #include "mhla/cuda/launch/staging.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
+#include "mhla/cuda/tile/factors.cuh"
 
 namespace mhla::cuda {
 
@@ -103,8 +104,8 @@ template <class T, int D, int E, Precision P, bool kRotary = false, class Stream
 void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_t pairs,
                    const Device& device, const Stream& stream) {
   using Sm80 = SummarySm80<T, D, E, P, kRotary>;
-  using Sm90a =
-      std::conditional_t<Widths<D, E>::kTensorCopies, CopyingSummary<T, D, E, P, kRotary>, Sm80>;
+  using Sm90a = std::conditional_t<Widths<D, E>::kTensorCopies && !kIsFloat<T>,
+                                   CopyingSummary<T, D, E, P, kRotary>, Sm80>;
   run_stage<Sm80, Sm90a>(plan.summary, stage, pairs, device, stream, Start::kInOrder);
 }
 
@@ -112,7 +113,7 @@ void run_summaries(const Plan& plan, const SummaryParameters& stage, std::int32_
 template <class T, int D, int E, Precision P, bool kRotary, class Stream>
 void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t pairs,
                   const Device& device, const Stream& stream) {
-  if constexpr (Widths<D, E>::kTensorCopies) {
+  if constexpr (Widths<D, E>::kTensorCopies && !kIsFloat<T>) {
     if (plan.read_out == Arch::kSm90a) {
       run_copying<ReadOutSm90<T, D, E, P, kRotary>>(stage, pairs, device, stream, Start::kEarly);
       return;
@@ -122,7 +123,7 @@ void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t
       stage, pairs, device, stream, Start::kEarly);
 }
 
-/// Launches the second and third stage.
+/// Launches the second and third stage. Summaries of floats are mixed as pairs of bfloat16.
 /// \param start  start of the first kernel
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary = false, class Stream>
 void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
@@ -132,17 +133,18 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   const MixingParameters mixed = mixing_stage(problem, arrays, mixing);
   if constexpr (Widths<D, E>::kWgmma) {
     if (mixed.rounded.high != nullptr) {
-      stream.template run<RoundedMixingSm80<T, P>>(mixed, pairs, start);
+      stream.template run<RoundedMixingSm80<factor_t<T>, P>>(mixed, pairs, start);
       start = Start::kEarly;
     }
   }
-  using Mixing80 = MixingSm80<T, D, E, P>;
-  using Mixing90 = std::conditional_t<Widths<D, E>::kWgmma, MixingSm90<T, D, E, P>, Mixing80>;
+  using Mixing80 = MixingSm80<factor_t<T>, D, E, P>;
+  using Mixing90 =
+      std::conditional_t<Widths<D, E>::kWgmma, MixingSm90<factor_t<T>, D, E, P>, Mixing80>;
   run_stage<Mixing80, Mixing90>(device.kernels(), mixed, pairs, device, stream, start);
   if constexpr (kCausal) {
     using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
-    using Sm90a =
-        std::conditional_t<Widths<D, E>::kWgmma, CausalReadOutSm90<T, D, E, P, kRotary>, Sm80>;
+    using Sm90a = std::conditional_t<Widths<D, E>::kWgmma && !kIsFloat<T>,
+                                     CausalReadOutSm90<T, D, E, P, kRotary>, Sm80>;
     run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage<D, E>(problem, arrays, mixing),
                            pairs, device, stream, Start::kEarly);
   } else {
@@ -224,6 +226,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
          const Device& device, const Stream& stream) {
   const std::int32_t pairs = problem.pairs();
   if (pairs == 0) return;
+  constexpr bool kOneKernel = !kRotary && !kIsFloat<T>;  // forms of one kernel
   if (problem.selects()) {
     const Staging<D, E> staging(problem, workspace);
     staging.template copy_inputs<T, kRotary>(stream);
@@ -235,21 +238,21 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:
-      if constexpr (!kCausal && !kRotary) {
+      if constexpr (!kCausal && kOneKernel) {
         if (detail::crosses(problem)) {
           detail::run_quadratic<T, D, E, false, true>(plan, direct, pairs, device, stream);
           return;
         }
       }
-      if constexpr (!kRotary) {
+      if constexpr (kOneKernel) {
         detail::run_quadratic<T, D, E, kCausal, false>(plan, direct, pairs, device, stream);
       }
       return;
     case Form::kFused:
-      if constexpr (kCausal && Widths<D, E>::kFusedCausal && !kRotary) {
+      if constexpr (kCausal && Widths<D, E>::kFusedCausal && kOneKernel) {
         detail::run_copying<FusedCausalSm90<T, D, E>>(direct, pairs, device, stream,
                                                       Start::kInOrder);
-      } else if constexpr (!kCausal && !kRotary) {
+      } else if constexpr (!kCausal && kOneKernel) {
         detail::run_fused<T, D, E>(plan, direct, pairs, device, stream);
       }
       return;
@@ -259,7 +262,7 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       if (problem.op.summaries == Precision::kPair) {
         detail::run_three_stages<T, D, E, Precision::kPair, kCausal, kRotary>(
             plan, problem, mixing, arrays, device, stream);
-      } else {
+      } else if constexpr (!kIsFloat<T>) {
         detail::run_three_stages<T, D, E, Precision::kSingle, kCausal, kRotary>(
             plan, problem, mixing, arrays, device, stream);
       }

@@ -261,7 +261,8 @@ struct GradientLayout {
 
   /// Plans the products, and the forward whose outputs gradients need.
   void plan_products() {
-    const auto tokens = static_cast<std::uint64_t>(pairs()) * 2;
+    const auto tokens =
+        static_cast<std::uint64_t>(pairs()) * static_cast<std::uint64_t>(forward().number_bytes());
     const auto nq = tokens * static_cast<std::uint64_t>(forward().query_blocks.tokens());
     const auto nk = tokens * static_cast<std::uint64_t>(forward().key_blocks.tokens());
     if (problem.computes_outputs()) {

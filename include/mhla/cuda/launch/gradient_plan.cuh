@@ -31,10 +31,11 @@ struct GradientPlan {
 namespace detail {
 
 /// Returns true if the mixing matrix's gradient sums scores. This needs as few tokens as the
-/// quadratic form, and tiles of 16 x 8 tokens that are at least half full.
+/// quadratic form, and tiles of 16 x 8 tokens that are at least half full. Floats sum summaries,
+/// which are pairs.
 constexpr bool takes_scores(const Problem& forward) {
   constexpr std::int32_t kMostTokens = 256, kLeastSlots = 8;
-  return !forward.causal && forward.query_blocks.tokens() <= kMostTokens &&
+  return !forward.causal && !forward.floats && forward.query_blocks.tokens() <= kMostTokens &&
          forward.key_blocks.tokens() <= kMostTokens &&
          forward.query_blocks.slots() >= kLeastSlots && forward.key_blocks.slots() >= kLeastSlots;
 }
@@ -43,8 +44,8 @@ constexpr bool takes_scores(const Problem& forward) {
 template <int D, int E, bool kRotary>
 constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& device) {
   if constexpr (D == E && QuadraticGradientConfig<D>::kFits && !kRotary) {
-    return !forward.causal && !forward.norm.normed && PaddedBlocks::fit(forward.query_blocks) &&
-           PaddedBlocks::fit(forward.key_blocks) &&
+    return !forward.causal && !forward.floats && !forward.norm.normed &&
+           PaddedBlocks::fit(forward.query_blocks) && PaddedBlocks::fit(forward.key_blocks) &&
            device.shared_bytes >= (crosses(forward) ? QuadraticGradientConfig<D, true>::kBytes
                                                     : QuadraticGradientConfig<D>::kBytes) &&
            (QuadraticGradientConfig<D>::kInstructionSet == Arch::kSm80 ||

@@ -78,7 +78,8 @@ constexpr Problem product_of(const Problem& forward, ConstTokenTensor a, ConstTo
                  .denominator = Denominator::kNone,
                  .summaries = forward.op.summaries,
                  .matrices = forward.op.matrices},
-          .causal = false};
+          .causal = false,
+          .floats = forward.floats};
 }
 
 /// The forward call without norm and gate, which computes the outputs again.

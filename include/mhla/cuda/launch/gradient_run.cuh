@@ -86,7 +86,8 @@ class GradientRun {
 
   template <class Stream>
   void run_quadratic(const Stream& stream) const {
-    if constexpr (D == E && QuadraticGradientConfig<D>::kFits && !kCausal && !kRotary) {
+    if constexpr (D == E && QuadraticGradientConfig<D>::kFits && !kCausal && !kRotary &&
+                  !kIsFloat<T>) {
       compute_outputs(stream);
       if (l_.cross()) {
         stream.template run<QuadraticGradientSm80<T, D, true>>(l_.quadratic(), l_.pairs());

@@ -35,7 +35,7 @@ class MixingGradientRun {
     if (l_.forward().op.summaries == Precision::kPair) {
       detail::run_summaries<T, kHalfWidth, D, Precision::kPair>(plan, stage, l_.pairs(), l_.device,
                                                                 stream);
-    } else {
+    } else if constexpr (!kIsFloat<T>) {
       detail::run_summaries<T, kHalfWidth, D, Precision::kSingle>(plan, stage, l_.pairs(),
                                                                   l_.device, stream);
     }
@@ -57,7 +57,7 @@ class MixingGradientRun {
     const auto multiply = [&](const unsigned char* x, const unsigned char* y) {
       p.rows_data = x;
       p.columns_data = y;
-      stream.template run<SummaryProductsSm80<T, kHalfWidth * D>>(p, l_.pairs());
+      stream.template run<SummaryProductsSm80<factor_t<T>, kHalfWidth * D>>(p, l_.pairs());
       p.parts += step;
     };
     multiply(rows.high, columns.high);

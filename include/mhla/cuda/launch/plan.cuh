@@ -154,6 +154,7 @@ constexpr Arch fused_arch(const Problem& problem, const Device& device) {
 template <int D, int E, Precision P>
 constexpr void choose_kernels(const Problem& problem, const Device& device, Plan& plan) {
   plan.summary = plan.read_out = Arch::kSm80;
+  if (problem.floats) return;
   if constexpr (Widths<D, E>::kTensorCopies) {
     plan.summary =
         kernel_arch<CopyingSummary<bfloat16, D, E, P>>(summary_stage(problem, {}), problem, device);
@@ -181,6 +182,20 @@ constexpr KernelNeed quadratic_need(const Problem& problem, const Plan& plan) {
                                         : QuadraticConfig<D, E, true>::kBytes};
 }
 
+/// The kernel of three stages that needs most shared memory, among the smallest of sm_80.
+template <int D, int E, Precision P, class T = bfloat16>
+constexpr KernelNeed largest_stage(const Problem& problem) {
+  const KernelNeed outputs =
+      problem.causal ? KernelNeed{"causal_read_out", CausalReadOutConfig<D, E, P, T>::kBytes}
+                     : KernelNeed{"read_out", ReadOutConfig<D, E, P, kLeastShared, T>::kBytes};
+  KernelNeed most{"summary", SummaryConfig<D, E, T>::kSharedBytes};
+  for (const KernelNeed& need :
+       {KernelNeed{"mixing", MixingConfig<D, E, P>::kSharedBytes}, outputs}) {
+    if (need.shared_bytes > most.shared_bytes) most = need;
+  }
+  return most;
+}
+
 /// The kernel of a plan that needs most shared memory, among the smallest kernels of sm_80.
 template <int D, int E, Precision P>
 constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
@@ -195,15 +210,10 @@ constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
       return {"fused", few ? fused_bytes<D, E, 4, 4>() : fused_bytes<D, E, kMost, kLeast>()};
     }
   }
-  const KernelNeed outputs =
-      problem.causal ? KernelNeed{"causal_read_out", CausalReadOutConfig<D, E, P>::kBytes}
-                     : KernelNeed{"read_out", ReadOutConfig<D, E, P, kLeastShared>::kBytes};
-  KernelNeed most{"summary", SummaryConfig<D, E>::kSharedBytes};
-  for (const KernelNeed& need :
-       {KernelNeed{"mixing", MixingConfig<D, E, P>::kSharedBytes}, outputs}) {
-    if (need.shared_bytes > most.shared_bytes) most = need;
+  if constexpr (Widths<D, E>::kFloats) {
+    if (problem.floats) return largest_stage<D, E, Precision::kPair, float>(problem);
   }
-  return most;
+  return largest_stage<D, E, P>(problem);
 }
 
 /// The kernel of largest_need() if it does not fit into the device's shared memory.
@@ -268,6 +278,9 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   }
   if (problem.norm.normed) {
     return planned(Form::kThreeStage, "outputs are normalised where they are read out");
+  }
+  if (problem.floats) {
+    return planned(Form::kThreeStage, "float32 tensors have kernels of three stages alone");
   }
   const bool crosses = detail::crosses(problem);
   const bool holds = problem.query_blocks.tokens() <= QuadraticConfig<D, E, false, true>::kQueries;

@@ -47,6 +47,7 @@ struct Problem {
   bool causal;          ///< the causal form: query_blocks equal key_blocks and are runs of tokens
   Selection queries{};  ///< that take part
   Selection keys{};
+  bool floats = false;  ///< tensors are float32 (of_floats)
 
   /// Returns true if some tokens may not take part, or are at other places (staging.cuh).
   constexpr bool selects() const { return !queries.all() || !keys.all(); }
@@ -63,7 +64,17 @@ struct Problem {
                                                : pairs();
   }
   constexpr Normalization normalization() const { return {op.denominator, op.scale, op.eps}; }
+  /// Bytes of a number of the tensors.
+  constexpr std::int32_t number_bytes() const { return floats ? 4 : 2; }
 };
+
+/// The problem with tensors of float32. Their summaries are pairs.
+constexpr Problem of_floats(const Problem& problem) {
+  Problem floats = problem;
+  floats.floats = true;
+  floats.op.summaries = Precision::kPair;
+  return floats;
+}
 
 /// A group of `heads` heads of `batch` batch items.
 struct HeadGroup {

@@ -43,11 +43,12 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   const auto pairs = static_cast<std::uint64_t>(problem.pairs());
   const auto nq = static_cast<std::uint64_t>(problem.query_blocks.tokens());
   const auto nk = static_cast<std::uint64_t>(problem.key_blocks.tokens());
-  Traffic bytes{pairs * 2 * (nq + nk) * (D + E), 0};
+  const auto number = static_cast<std::uint64_t>(problem.number_bytes());
+  Traffic bytes{pairs * number * (nq + nk) * (D + E), 0};
   if (form != Form::kThreeStage) return bytes;
-  if (problem.norm.gated) bytes.tensors += pairs * 2 * nq * E;
-  if (problem.rotary) bytes.tensors += 4 * (nq + nk) * D;         // angles, the same for all heads
-  if (problem.causal) bytes.tensors += pairs * 2 * nk * (D + E);  // keys and values again
+  if (problem.norm.gated) bytes.tensors += pairs * number * nq * E;
+  if (problem.rotary) bytes.tensors += 4 * (nq + nk) * D;  // angles, the same for all heads
+  if (problem.causal) bytes.tensors += pairs * number * nk * (D + E);  // keys and values again
   const auto mq = static_cast<std::uint64_t>(problem.query_blocks.blocks());
   const auto mk = static_cast<std::uint64_t>(problem.key_blocks.blocks());
   const std::uint64_t parts = problem.op.summaries == Precision::kPair ? 2 : 1;
@@ -57,7 +58,7 @@ constexpr Traffic traffic(const Problem& problem, Form form) {
   }
   if (problem.op.denominator == Denominator::kCrossQuery) {
     const auto slots = static_cast<std::uint64_t>(problem.query_blocks.slots());
-    bytes.tensors += pairs * 2 * nq * D;  // queries again
+    bytes.tensors += pairs * number * nq * D;  // queries again
     bytes.summaries += pairs * (2 * mk * D * 4 + 2 * mq * slots * 4);
   }
   return bytes;

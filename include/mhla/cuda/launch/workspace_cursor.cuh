@@ -22,10 +22,11 @@ class WorkspaceCursor {
   float* floats(bool wanted, std::int64_t count) {
     return static_cast<float*>(static_cast<void*>(bytes(wanted ? 4 * count : 0)));
   }
-  /// A tensor [B, N, H, width] of 16-bit numbers, stored head by head.
+  /// A tensor [B, N, H, width] of the problem's type, stored head by head.
   constexpr TokenTensor tensor(bool wanted, const Problem& problem, std::int64_t tokens,
                                std::int64_t width) {
-    const std::int64_t token = 2 * width, head = tokens * token, batch = problem.heads * head;
+    const std::int64_t token = problem.number_bytes() * width, head = tokens * token,
+                       batch = problem.heads * head;
     return {bytes(wanted ? problem.batch * batch : 0), batch, head, token};
   }
   constexpr unsigned char* bytes(std::int64_t count) {
