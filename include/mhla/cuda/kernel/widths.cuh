@@ -65,7 +65,7 @@ struct Widths {
       kWgmma && Width<D>::kPanelCount == 1 && Width<E>::kPanelCount == 1;
   /// True if a kernel of the quadratic form splits keys: a warp holds 16 keys and values.
   static constexpr bool kSplitsKeys = D == E && Width<D>::kPanels && Width<D>::kParts == 1;
-  /// True if kernels take floats: half of S~ or V, and tokens, fit into the least shared memory.
+  /// True if kernels take floats: tiles of both parts fit into the least shared memory.
   static constexpr bool kFloats = Width<D>::kParts == 1 && Width<E>::kParts == 1;
   /// Registers per thread that hold 16 rows of features and their sums with values, in one warp.
   static constexpr int kHeldRegisters = D / 4 + E / 2;

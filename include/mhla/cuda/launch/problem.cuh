@@ -18,11 +18,11 @@ struct Operator {
   FeatureMap query_map = FeatureMap::relu();
   FeatureMap key_map = FeatureMap::relu();
   Denominator denominator = Denominator::kKeySum;
-  float eps = 0;    ///< added to the denominator
-  float scale = 1;  ///< multiplies phi(q), in numerator and denominator
-  Precision summaries = Precision::kSingle;
-  float norm_eps = 1e-6f;                 ///< epsilon of the outputs' norm, if there is a gain
-  Matrices matrices = Matrices::kShared;  ///< mixing matrices of a batch
+  float eps = 0;                             ///< added to the denominator
+  float scale = 1;                           ///< multiplies phi(q), in numerator and denominator
+  Precision summaries = Precision::kSingle;  ///< of 16-bit tensors: float32 has pairs
+  float norm_eps = 1e-6f;                    ///< epsilon of the outputs' norm, if there is a gain
+  Matrices matrices = Matrices::kShared;     ///< mixing matrices of a batch
 
   bool operator==(const Operator&) const = default;
 };
