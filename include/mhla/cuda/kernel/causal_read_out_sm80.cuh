@@ -193,7 +193,7 @@ class CausalReadOutSm80 {
     if (at.is_state(n)) return;
     const std::uint32_t thread = ptx::tid_x();
     if (n > 0 && !at.is_key(n)) {
-      split_copied<kThreads>(FeatureMap::identity(), Values{at.slot(n)}, thread);
+      split_copied<kThreads>(Values{at.slot(n)}, thread);
     } else {
       split_copied<kThreads>(n == 0 ? p.query_map : p.key_map, Rows{at.slot(n)}, thread);
     }

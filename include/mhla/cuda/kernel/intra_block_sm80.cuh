@@ -78,7 +78,7 @@ struct IntraBlockSm80 {
       ptx::cp_async_commit_group();
     }
     ptx::cp_async_wait_group<0>();
-    if constexpr (kIsFloat<T>) split_copied<kThreads>(FeatureMap::identity(), rows, ptx::tid_x());
+    if constexpr (kIsFloat<T>) split_copied<kThreads>(rows, ptx::tid_x());
     if constexpr (kStages > 1) split_strip(0);
     ptx::bar_sync();
     const FactorRows<T, K> a = load_rows(rows, static_cast<std::uint32_t>(at.row % kRows), at.lane);
@@ -157,8 +157,8 @@ struct IntraBlockSm80 {
   /// Splits the floats of a strip that the thread copied. Numbers of 16 bits stay.
   static MHLA_DEVICE void split_strip(std::uint32_t stage) {
     if constexpr (kIsFloat<T>) {
-      split_copied<kThreads>(FeatureMap::identity(), columns(stage), ptx::tid_x());
-      split_copied<kThreads>(FeatureMap::identity(), values(stage), ptx::tid_x());
+      split_copied<kThreads>(columns(stage), ptx::tid_x());
+      split_copied<kThreads>(values(stage), ptx::tid_x());
     }
   }
 

@@ -238,7 +238,7 @@ struct SummarySm80 {
     const typename Config::Keys keys{stage(at, strip)};
     const typename Config::Values values{keys.begin + Config::Keys::kBytes};
     split_copied<kThreads>(p.map, keys, at.thread);
-    split_copied<kThreads>(FeatureMap::identity(), values, at.thread);
+    split_copied<kThreads>(values, at.thread);
   }
 
   static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t strip,

@@ -273,14 +273,14 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   const auto planned = [&](Form form, const char* reason) {
     return detail::planned<D, E>(problem, device, form, reason, fused);
   };
+  if (problem.floats) {
+    return planned(Form::kThreeStage, "float32 tensors have kernels of three stages alone");
+  }
   if (problem.rotary) {
     return planned(Form::kThreeStage, "features turn where summaries are made and read out");
   }
   if (problem.norm.normed) {
     return planned(Form::kThreeStage, "outputs are normalised where they are read out");
-  }
-  if (problem.floats) {
-    return planned(Form::kThreeStage, "float32 tensors have kernels of three stages alone");
   }
   const bool crosses = detail::crosses(problem);
   const bool holds = problem.query_blocks.tokens() <= QuadraticConfig<D, E, false, true>::kQueries;

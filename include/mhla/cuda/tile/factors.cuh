@@ -101,28 +101,35 @@ MHLA_DEVICE void copy_rows(PartsTile<kRows, kColumns> tile, const unsigned char*
   });
 }
 
-/// Replaces the floats that copy_rows<kThreads>(tile, ..., thread) copied by the parts of phi of
-/// them. All threads of a warp call together, each after its own copies have arrived.
-template <int kThreads, int kRows, int kColumns>
-MHLA_DEVICE void split_copied(const FeatureMap& map, PartsTile<kRows, kColumns> tile,
+/// Replaces the floats that copy_rows<kThreads>(tile, ..., thread) copied by the parts of phi(x).
+/// All threads of a warp call together, each after its own copies have arrived.
+template <int kThreads, int kRows, int kColumns, class Formula>
+MHLA_DEVICE void split_mapped(const Formula& phi, PartsTile<kRows, kColumns> tile,
                               std::uint32_t thread) {
   using Tile = PartsTile<kRows, kColumns>;
-  map.with_float_formula([&](auto phi) {
-    for_halves<kThreads, Tile>(thread, [&](auto row, auto piece, auto half) {
-      const std::uint32_t at = (half == 0 ? tile.high() : tile.low()).piece(row, piece);
-      const ptx::Words4 x = ptx::ld_shared_v4(at);
-      const Parts a = parts_of<bfloat16>(phi(as_float(x.x[0])), phi(as_float(x.x[1])));
-      const Parts b = parts_of<bfloat16>(phi(as_float(x.x[2])), phi(as_float(x.x[3])));
-      const bool high = half == 0;
-      const auto exchanged = [](std::uint32_t word) {
-        return as_word(ptx::shfl_bfly(as_float(word), 8));
-      };
-      const std::uint32_t other_a = exchanged(high ? a.low : a.high);
-      const std::uint32_t other_b = exchanged(high ? b.low : b.high);
-      ptx::st_shared_v4(at, high ? ptx::Words4{{a.high, b.high, other_a, other_b}}
-                                 : ptx::Words4{{other_a, other_b, a.low, b.low}});
-    });
+  for_halves<kThreads, Tile>(thread, [&](auto row, auto piece, auto half) {
+    const std::uint32_t at = (half == 0 ? tile.high() : tile.low()).piece(row, piece);
+    const ptx::Words4 x = ptx::ld_shared_v4(at);
+    const Parts a = parts_of<bfloat16>(phi(as_float(x.x[0])), phi(as_float(x.x[1])));
+    const Parts b = parts_of<bfloat16>(phi(as_float(x.x[2])), phi(as_float(x.x[3])));
+    const bool high = half == 0;
+    const auto exchanged = [](std::uint32_t word) {
+      return as_word(ptx::shfl_bfly(as_float(word), 8));
+    };
+    const std::uint32_t other_a = exchanged(high ? a.low : a.high);
+    const std::uint32_t other_b = exchanged(high ? b.low : b.high);
+    ptx::st_shared_v4(at, high ? ptx::Words4{{a.high, b.high, other_a, other_b}}
+                               : ptx::Words4{{other_a, other_b, a.low, b.low}});
   });
+}
+template <int kThreads, class Tile>
+MHLA_DEVICE void split_copied(const FeatureMap& map, Tile tile, std::uint32_t thread) {
+  map.with_float_formula([&](auto phi) { split_mapped<kThreads>(phi, tile, thread); });
+}
+/// The same without a map.
+template <int kThreads, class Tile>
+MHLA_DEVICE void split_copied(Tile tile, std::uint32_t thread) {
+  split_mapped<kThreads>([](float x) { return x; }, tile, thread);
 }
 
 // -------------------------------------------------------------------------------------------------
