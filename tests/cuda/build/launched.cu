@@ -35,6 +35,10 @@ MHLA_LAUNCHED(bfloat16, false, false)
 MHLA_LAUNCHED(bfloat16, true, false)
 MHLA_LAUNCHED(half, false, false)
 MHLA_LAUNCHED(half, true, false)
+#if MHLA_WIDTH <= 128 && MHLA_VALUE_WIDTH <= 128
+MHLA_LAUNCHED(float, false, false)
+MHLA_LAUNCHED(float, true, false)
+#endif
 #if MHLA_WIDTH % 16 == 0
 MHLA_LAUNCHED(bfloat16, false, true)
 MHLA_LAUNCHED(bfloat16, true, true)

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cuda/device/check.hpp"
@@ -86,7 +87,7 @@ class DeviceCall {
   /// Plans for a device and poisons the output.
   void plan_for(mhla::cuda::Device device) {
     call_.device = device;
-    if constexpr (D != 72) {
+    if constexpr (kTurns) {
       plan_ = shape_.rotary ? RotaryForms<T, D, E>::plan(call_) : Forms<T, D, E>::plan(call_);
     } else {
       plan_ = Forms<T, D, E>::plan(call_);
@@ -101,7 +102,7 @@ class DeviceCall {
   std::string text() const { return device_test::text(shape_, plan_.form, call_.device.kernels()); }
 
   void run(cudaStream_t stream) {
-    if constexpr (D != 72) {
+    if constexpr (kTurns) {
       if (shape_.rotary) return RotaryForms<T, D, E>::run(call_, stream);
     }
     Forms<T, D, E>::run(call_, stream);
@@ -146,6 +147,8 @@ class DeviceCall {
   }
 
  private:
+  static constexpr bool kTurns = D != 72 && !std::is_same_v<T, float>;
+
   void find_exact() {
     const int widest = std::max({host_.q.tokens(), host_.k.tokens(), D, E});
     const double chain = 2.0 * widest + static_cast<double>(call_.columns()) + 64;
@@ -221,23 +224,26 @@ inline constexpr int kOnlyWidth = MHLA_DEVICE_WIDTH;
 inline constexpr int kOnlyWidth = 0;
 #endif
 
-/// Calls f.operator()<T, D, E>() for all widths and types, or for those of kind().
-template <class F>
-void for_each_kind(F&& f) {
-  const auto of_type = [&f]<class T>(const std::string& type) {
-    const auto of_widths = [&]<int D, int E>() {
-      if constexpr (kOnlyWidth == 0 || kOnlyWidth == D) {
-        const std::string name = type + "_" + std::to_string(D) + "_" + std::to_string(E);
-        if (kind().empty() || kind() == name) f.template operator()<T, D, E>();
-      }
-    };
-    of_widths.template operator()<64, 64>();
-    of_widths.template operator()<72, 72>();
-    of_widths.template operator()<128, 128>();
-    of_widths.template operator()<128, 256>();
+/// Calls f.operator()<T, D, E>() for all widths of a type, or for those of kind().
+template <class T, class F>
+void for_widths(const std::string& type, F&& f) {
+  const auto of_widths = [&]<int D, int E>() {
+    if constexpr (kOnlyWidth == 0 || kOnlyWidth == D) {
+      const std::string name = type + "_" + std::to_string(D) + "_" + std::to_string(E);
+      if (kind().empty() || kind() == name) f.template operator()<T, D, E>();
+    }
   };
-  of_type.template operator()<mhla::cuda::bfloat16>("bfloat16");
-  of_type.template operator()<mhla::cuda::half>("half");
+  of_widths.template operator()<64, 64>();
+  of_widths.template operator()<72, 72>();
+  of_widths.template operator()<128, 128>();
+  if constexpr (!std::is_same_v<T, float>) of_widths.template operator()<128, 256>();
+}
+
+/// The same for both types of 16 bits. Tests of float32 are fewer.
+template <class F>
+void for_each_kind(const F& f) {
+  for_widths<mhla::cuda::bfloat16>("bfloat16", f);
+  for_widths<mhla::cuda::half>("half", f);
 }
 
 }  // namespace device_test

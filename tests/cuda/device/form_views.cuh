@@ -13,6 +13,7 @@ namespace device_test {
 using mhla::Index;
 using mhla::MatrixView;
 using mhla::TensorView;
+using mhla::cuda::bfloat16, mhla::cuda::half;  // MHLA_TYPE is these or float
 
 template <class T>
 struct number {
@@ -22,6 +23,10 @@ template <>
 struct number<mhla::cuda::half> {
   using type = Eigen::half;
 };
+template <>
+struct number<float> {
+  using type = float;
+};
 template <class T>
 using number_t = typename number<T>::type;
 
@@ -29,9 +34,10 @@ using number_t = typename number<T>::type;
 template <class Number, class Byte>
 TensorView<Number> view(const mhla::cuda::BasicTokenTensor<Byte>& x, Index batch, Index tokens,
                         Index heads, Index width) {
+  constexpr Index kBytes = sizeof(Number);
   return {reinterpret_cast<Number*>(x.data),
           {batch, tokens, heads, width},
-          {x.batch_stride / 2, x.token_stride / 2, x.head_stride / 2, 1}};
+          {x.batch_stride / kBytes, x.token_stride / kBytes, x.head_stride / kBytes, 1}};
 }
 
 /// Inputs q, k and v of a call.

@@ -59,7 +59,8 @@ struct FormPlan {
   std::size_t workspace_bytes;
 };
 
-/// The functions of the library for these widths and this type. T is cuda::bfloat16 or cuda::half.
+/// The functions of the library for these widths and this type. T is cuda::bfloat16 or cuda::half,
+/// or float, whose forms have no streams.
 template <class T, int D, int E>
 struct Forms {
   static FormPlan plan(const FormCall& call);

@@ -322,6 +322,28 @@ void gains_and_gates() {
   });
 }
 
+void float32() {
+  device_test::for_widths<float>("float", []<class T, int D, int E>() {
+    for (CallShape shape : kShapes) {
+      check<T, D, E>(shape);
+      shape.op.matrices = Matrices::kPerHead;
+      shape.op.query_map = shape.op.key_map = FeatureMap::elu_plus_one();
+      check<T, D, E>(shape);
+      const auto& [frames, rows, columns] = shape.tokens;
+      if (frames * rows > 1) continue;
+      shape.causal = true;
+      check<T, D, E>(shape);
+    }
+    CallShape cross{.batch = 2, .heads = 2, .tokens = {12, 12}, .block = {3, 4}};
+    cross.op.denominator = Denominator::kCrossQuery;
+    cross.op.eps = 1e-6f;
+    check<T, D, E>(cross);
+    cross.op.denominator = Denominator::kNone;
+    cross.normed = cross.gated = true;
+    check<T, D, E>(cross);
+  });
+}
+
 /// Cases of a model's size, with more work than a device runs at once.
 void many_heads() {
   const std::int32_t all = device_test::current_device().multiprocessors;
@@ -361,6 +383,7 @@ int main(int count, char** arguments) {
                                  {"Forms.ManyBlocks", many_blocks},
                                  {"Forms.Rotary", rotary},
                                  {"Forms.GainsAndGates", gains_and_gates},
+                                 {"Forms.Float32", float32},
                                  {"Forms.ManyHeads", many_heads}},
                                 count, arguments);
 }

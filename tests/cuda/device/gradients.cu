@@ -28,7 +28,7 @@ auto with_arguments(const GradientFormCall& c, const Work& work) {
   }
   const auto in = inputs<T, D, E>(f);
   const auto dout = view<const Number>(c.dout, f.batch, queries, f.heads, E);
-  if constexpr (D != 72) {
+  if constexpr (D != 72 && !std::is_same_v<T, float>) {
     if (c.rotary) {
       const mhla::cuda::Rotary rotary{{f.query_angles, queries, D, D}, {f.key_angles, keys, D, D}};
       return work(in, dout, gradients, kept, rotary);
@@ -76,6 +76,6 @@ void GradientForms<T, D, E>::run(const GradientFormCall& c, cudaStream_t stream)
   });
 }
 
-template struct GradientForms<mhla::cuda::MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;
+template struct GradientForms<MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;
 
 }  // namespace device_test

@@ -225,6 +225,23 @@ void rotary_gain_and_gate() {
   });
 }
 
+void of_float32() {
+  device_test::for_widths<float>("float", []<class T, int D, int E>() {
+    check<T, D, E>({.batch = 2, .heads = 3, .tokens = 200, .block = 16});
+    check<T, D, E>({.batch = 2, .tokens = {19, 14}, .block = {4, 3}, .layout = 2});
+    CallShape shape{.tokens = {12, 12}, .block = {3, 4}};
+    shape.op.eps = 1e-3f;
+    shape.op.denominator = Denominator::kCrossQuery;
+    check<T, D, E>(shape);
+    for (const int block : {16, 150}) {
+      CallShape causal{.batch = 2, .tokens = 450, .block = block, .causal = true, .layout = 1};
+      causal.op.query_map = causal.op.key_map = FeatureMap::elu_plus_one();
+      causal.normed = causal.gated = block == 16;
+      check<T, D, E>(causal);
+    }
+  });
+}
+
 void of_many_heads() {
   const std::int32_t all = device_test::current_device().multiprocessors;
   device_test::for_each_kind([&]<class T, int D, int E>() {
@@ -242,6 +259,7 @@ int main(int count, char** arguments) {
                                  {"Gradients.Causal", causal},
                                  {"Gradients.MatricesOfHeads", matrices_of_heads},
                                  {"Gradients.RotaryGainAndGate", rotary_gain_and_gate},
+                                 {"Gradients.OfFloat32", of_float32},
                                  {"Gradients.OfManyHeads", of_many_heads}},
                                 count, arguments);
 }
