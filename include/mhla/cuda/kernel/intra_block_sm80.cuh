@@ -44,6 +44,12 @@ struct IntraBlockParameters {
   const float* column_weights = nullptr;  ///< w_j, or null
 };
 
+/// Parts of c's columns, each of which a launch takes: two where a and sums exceed the registers.
+template <class T, int K, int C>
+inline constexpr int kIntraBlockParts = kIsFloat<T>            ? (K + C > 192 ? 2 : 1)
+                                        : Width<K>::kParts > 1 ? Width<C>::kParts
+                                                               : 1;
+
 template <class T, int K, int C, bool kLater>
 struct IntraBlockSm80 {
   using Params = IntraBlockParameters;
@@ -52,8 +58,7 @@ struct IntraBlockSm80 {
   using Columns = FactorTile<T, 64, K>;  ///< rows of b
   using Values = FactorTile<T, 64, C>;   ///< rows of c
   static constexpr int kStageBytes = Columns::kBytes + Values::kBytes;
-  static constexpr int kStages = 2 * kStageBytes <= kLeastShared || !kIsFloat<T> ? 2 : 1;
-  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static constexpr int kSharedBytes = 2 * kStageBytes;
   static constexpr int kBlocksPerMultiprocessor =
       resident_blocks(kThreads, (kIsFloat<T> ? 2 : 1) * K / 4 + C / 2 + 72, kSharedBytes);
 
@@ -69,21 +74,16 @@ struct IntraBlockSm80 {
     const std::int32_t begin = kLater ? part * kRows : 0;
     const std::int32_t last =
         kLater || part * kRows + kRows > at.count ? at.count : part * kRows + kRows;
-    const Columns rows = columns(kStages - 1);
-    copy_rows<kThreads>(rows, p.a.head(at.pair), p.a.token_stride, tokens(at, part * kRows),
+    copy_rows<kThreads>(columns(1), p.a.head(at.pair), p.a.token_stride, tokens(at, part * kRows),
                         ptx::tid_x());
-    if constexpr (kStages > 1) {
-      copy_strip(p, at, begin, 0);
-    } else {
-      ptx::cp_async_commit_group();
-    }
+    copy_strip(p, at, begin, 0);
     ptx::cp_async_wait_group<0>();
-    if constexpr (kIsFloat<T>) split_copied<kThreads>(rows, ptx::tid_x());
-    if constexpr (kStages > 1) split_strip(0);
+    if constexpr (kIsFloat<T>) split_copied<kThreads>(columns(1), ptx::tid_x());
+    split_strip(0);
     ptx::bar_sync();
-    const FactorRows<T, K> a = load_rows(rows, static_cast<std::uint32_t>(at.row % kRows), at.lane);
+    const FactorRows<T, K> a =
+        load_rows(columns(1), static_cast<std::uint32_t>(at.row % kRows), at.lane);
     ptx::bar_sync();
-    if constexpr (kStages == 1) copy_next(p, at, begin, 0);
     const float m = ptx::ld_global_nc_f32(p.mixing.of(at.pair).row(at.block) + at.block);
     const RowPair weights = row_weights(p, at);
     float sums[C / 8][4] = {};
@@ -91,7 +91,7 @@ struct IntraBlockSm80 {
     MHLA_CUDA_LOOP
     for (std::int32_t first = begin; first < last; first += kRows) {
       const bool more = first + kRows < last;
-      if (kStages > 1 && more) copy_strip(p, at, first + kRows, stage ^ 1);
+      if (more) copy_strip(p, at, first + kRows, stage ^ 1);
       MHLA_CUDA_LOOP
       for (std::int32_t group = first; group < first + kRows && group < at.count; group += 16) {
         if (kLater ? group + 15 < at.row : group > at.row + 15) continue;
@@ -109,15 +109,10 @@ struct IntraBlockSm80 {
                            values(stage), row, 0, at.lane);
         }
       }
-      if constexpr (kStages == 1) {
-        ptx::bar_sync();  // all warps have read the strip
-        if (more) copy_next(p, at, first + kRows, 0);
-      } else {
-        ptx::cp_async_wait_group<0>();
-        if (more) split_strip(stage ^ 1);
-        ptx::bar_sync();
-        stage ^= 1;
-      }
+      ptx::cp_async_wait_group<0>();
+      if (more) split_strip(stage ^ 1);
+      ptx::bar_sync();
+      stage ^= 1;
     }
     add_to_rows(p, at, sums);
   }
@@ -146,14 +141,6 @@ struct IntraBlockSm80 {
     ptx::cp_async_commit_group();
   }
 
-  /// Copies a strip and waits for it.
-  static MHLA_DEVICE void copy_next(const Params& p, const IntraBlockRows& at, std::int32_t first,
-                                    std::uint32_t stage) {
-    copy_strip(p, at, first, stage);
-    ptx::cp_async_wait_group<0>();
-    split_strip(stage);
-    ptx::bar_sync();
-  }
   /// Splits the floats of a strip that the thread copied. Numbers of 16 bits stay.
   static MHLA_DEVICE void split_strip(std::uint32_t stage) {
     if constexpr (kIsFloat<T>) {

@@ -151,10 +151,15 @@ struct ScoreProductsSm80 {
         const std::int32_t j =
             token_of(p.key_blocks, keys, column + static_cast<std::int32_t>(lane / 4));
         float scores[4] = {}, gradients[4] = {};
-        const Queries k = Queries::load(at(p.k, j), lane);
-        const Values v = Values::load(at(p.v, j), lane);
-        multiply_rows<T>(scores, q, k);
-        multiply_rows<T>(gradients, dn, v);
+        if constexpr (std::is_same_v<T, float>) {  // registers hold one of them at a time
+          multiply_rows<T>(scores, q, Queries::load(at(p.k, j), lane));
+          multiply_rows<T>(gradients, dn, Values::load(at(p.v, j), lane));
+        } else {
+          const Queries k = Queries::load(at(p.k, j), lane);
+          const Values v = Values::load(at(p.v, j), lane);
+          multiply_rows<T>(scores, q, k);
+          multiply_rows<T>(gradients, dn, v);
+        }
         MHLA_CUDA_UNROLL
         for (int i = 0; i < 2; ++i) {  // scores of empty slots are 0
           const std::int32_t slot = column + static_cast<std::int32_t>(lane % 4 * 2) + i;

@@ -232,10 +232,11 @@ class GradientRun {
   /// Launches the kernel for c, or for each half of its columns if a and b are wide, too.
   template <int K, int C, bool kLater, class Stream>
   void run_intra_block(IntraBlockParameters p, const Stream& stream) const {
-    constexpr int kParts = Width<K>::kParts > 1 ? Width<C>::kParts : 1;
+    constexpr int kParts = kIntraBlockParts<T, K, C>;
+    const std::int32_t bytes = l_.forward().number_bytes() * C / kParts;
     for (int part = 0; part < kParts; ++part) {
       stream.template run<IntraBlockSm80<T, K, C / kParts, kLater>>(p, l_.pairs());
-      p.c.data += 2 * C / kParts, p.y.data += 2 * C / kParts;
+      p.c.data += bytes, p.y.data += bytes;
     }
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /// \file
-/// Stage 1 on the device: phi of pairs of 16-bit numbers, rounded once.
+/// Stage 1 on the device: phi of pairs of 16-bit numbers, rounded once, and phi of floats.
 ///
 ///     identity        x                            max(x, -inf) + 0
 ///     relu            max(x, 0) + eps
