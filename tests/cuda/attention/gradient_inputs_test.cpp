@@ -240,6 +240,15 @@ TEST(CudaGradientInputs, MixingGradientsMustFitTheBlocks) {
             "mhla::cuda::f: gradients.mixing has column stride 2, expected 1");
   // Only rows of the leading part are written.
   EXPECT_EQ(made_of(kGradientOption, mixing(true, {&m, 9, 9, 7})), "no exception");
+  const auto terms = [&m, &mixing](mhla::Index rows, mhla::Index columns) {
+    return [&m, rows, columns, &mixing](auto& a) {
+      mixing(true, {&m, rows, columns, columns})(a);
+      a.op.decay_terms = 3;
+    };
+  };
+  EXPECT_EQ(made_of(kGradientShape, terms(2, 3)), "no exception");
+  EXPECT_EQ(made_of(kGradientShape, terms(7, 7)),
+            "mhla::cuda::f: gradients.mixing has shape [7, 7], expected [2, 3]");
 }
 
 TEST(CudaGradientInputs, GradientsOfMatricesAreDistinct) {

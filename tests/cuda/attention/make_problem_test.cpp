@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/rotary_inputs.cuh"
 #include "mhla/cuda/attention/same_layout.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
@@ -210,6 +211,42 @@ TEST(CudaMakeProblem, PreparedCallsKeepMasksAndOffsets) {
   b.in.query_prefix = b.in.key_prefix = 5, b.blocks = mhla::cuda::contiguous(95, 16);
   EXPECT_EQ(other(a, b), refused);
   EXPECT_EQ(other(a, FormArguments{}), refused);
+}
+
+TEST(CudaMakeProblem, DecayingTermsAreForCausalForms) {
+  const auto refused = [](int terms, bool causal) {
+    FormArguments a;
+    a.op.decay_terms = terms;
+    return message_of<mhla::option_error>([&] { a.problem(causal); });
+  };
+  const std::string f = "mhla::cuda::f: op.decay_terms is ";
+  EXPECT_EQ(refused(1, true), "no exception");
+  EXPECT_EQ(refused(32, true), "no exception");
+  EXPECT_EQ(refused(33, true), f + "33, expected 0, or 1 to 32");
+  EXPECT_EQ(refused(-1, true), f + "-1, expected 0, or 1 to 32");
+  EXPECT_EQ(refused(2, false), f + "2, expected 0: only causal forms mix by decaying terms");
+  EXPECT_EQ(message_of<mhla::option_error>([] {
+              mhla::cuda::detail::expect_decay_terms("cuda::f", {.decay_terms = 2}, false, "none");
+            }),
+            f + "2, expected none");
+}
+
+TEST(CudaMakeProblem, DecayingTermsAreWeightsAndDecays) {
+  FormArguments a;
+  a.op.decay_terms = 3;
+  const Problem problem = a.problem(true);
+  const float numbers[32] = {};
+  const auto array = [&](mhla::Index rows, mhla::Index columns) {
+    return mhla::cuda::detail::mixing_array(
+        "cuda::f", mhla::MatrixView<const float>(numbers, rows, columns, 8), problem);
+  };
+  EXPECT_EQ(array(2, 3).data, numbers);
+  EXPECT_EQ(array(2, 3).stride, 8);
+  const auto refused = [&](mhla::Index rows, mhla::Index columns) {
+    return message_of<mhla::shape_error>([&] { array(rows, columns); });
+  };
+  EXPECT_EQ(refused(7, 7), "mhla::cuda::f: mixing has shape [7, 7], expected [2, 3]");
+  EXPECT_EQ(refused(2, 4), "mhla::cuda::f: mixing has shape [2, 4], expected [2, 3]");
 }
 
 TEST(CudaMakeProblem, StreamsTakeAllTokens) {

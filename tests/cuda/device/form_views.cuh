@@ -4,6 +4,8 @@
 /// Converts the tensors of a FormCall or StreamCall to the library's arguments, and runs a
 /// FormCall. For nvcc.
 
+#include <utility>
+
 #include "cuda/device/forms.hpp"
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
@@ -62,6 +64,12 @@ mhla::cuda::Inputs<number_t<T>> inputs(const FormCall& c) {
   return in;
 }
 
+/// Rows and columns of a call's mixing matrices, or of their decaying terms.
+inline std::pair<Index, Index> mixing_shape(const FormCall& c) {
+  if (c.op.decay_terms > 0) return {2, c.op.decay_terms};
+  return {c.rows(), c.columns()};
+}
+
 inline mhla::Workspace memory(void* begin, std::size_t bytes) {
   return {static_cast<std::byte*>(begin), bytes};
 }
@@ -84,8 +92,9 @@ template <class T, int D, int E, class R>
 void run_form(const FormCall& c, const R& rotary, cudaStream_t stream) {
   const auto in = inputs<T, D, E>(c);
   const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
-  const mhla::cuda::MixingMatrices<const float> mixing(
-      {c.mixing, c.rows(), c.columns(), c.columns()}, c.head_stride, c.item_stride);
+  const auto [rows, columns] = mixing_shape(c);
+  const mhla::cuda::MixingMatrices<const float> mixing({c.mixing, rows, columns, columns},
+                                                       c.head_stride, c.item_stride);
   const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
   if (c.causal) {
     mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, c.op, out, workspace, c.device, stream,

@@ -196,6 +196,22 @@ void causal() {
   });
 }
 
+void decaying_terms() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    const std::pair<int, int> sizes[] = {{1, 1}, {300, 1}, {200, 16}, {600, 49}, {900, 1000}};
+    for (const auto& [tokens, block] : sizes) {
+      for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+        CallShape shape{.batch = 2, .heads = 2, .tokens = tokens, .block = block, .causal = true};
+        shape.op.decay_terms = 1 + tokens % 5;
+        shape.op.summaries = summaries;
+        shape.op.matrices = block == 16 ? Matrices::kPerHead : Matrices::kShared;
+        if (block == 49) shape.op.denominator = Denominator::kNone;
+        check<T, D, E>(shape);
+      }
+    }
+  });
+}
+
 /// Cases with more blocks than fit beside a tile, so m is streamed, and with keys split over thread
 /// blocks.
 void many_blocks() {
@@ -380,6 +396,7 @@ int main(int count, char** arguments) {
                                  {"Forms.Prefixes", prefixes},
                                  {"Forms.EveryFeatureMapAndScale", every_feature_map_and_scale},
                                  {"Forms.Causal", causal},
+                                 {"Forms.DecayingTerms", decaying_terms},
                                  {"Forms.ManyBlocks", many_blocks},
                                  {"Forms.Rotary", rotary},
                                  {"Forms.GainsAndGates", gains_and_gates},

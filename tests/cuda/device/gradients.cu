@@ -13,11 +13,12 @@ auto with_arguments(const GradientFormCall& c, const Work& work) {
   using Number = number_t<T>;
   const FormCall& f = c.forward;
   const Index queries = f.queries(), keys = f.keys();
+  const auto [rows, columns] = mixing_shape(f);
   mhla::cuda::Gradients<Number> gradients{
       .q = view<Number>(c.dq, f.batch, queries, f.heads, D),
       .k = view<Number>(c.dk, f.batch, keys, f.heads, D),
       .v = view<Number>(c.dv, f.batch, keys, f.heads, E),
-      .mixing = {{c.dmixing, f.rows(), f.columns(), f.columns()}, f.head_stride, f.item_stride}};
+      .mixing = {{c.dmixing, rows, columns, columns}, f.head_stride, f.item_stride}};
   if (f.gain != nullptr) gradients.gain = {c.dgain, E};
   if (f.gate.data != nullptr) {
     gradients.gate = view<Number>(c.dgate, f.batch, queries, f.heads, E);
@@ -60,8 +61,9 @@ std::size_t GradientForms<T, D, E>::workspace_bytes(const GradientFormCall& c) {
 template <class T, int D, int E>
 void GradientForms<T, D, E>::run(const GradientFormCall& c, cudaStream_t stream) {
   const FormCall& f = c.forward;
-  const mhla::cuda::MixingMatrices<const float> mixing(
-      {f.mixing, f.rows(), f.columns(), f.columns()}, f.head_stride, f.item_stride);
+  const auto [rows, columns] = mixing_shape(f);
+  const mhla::cuda::MixingMatrices<const float> mixing({f.mixing, rows, columns, columns},
+                                                       f.head_stride, f.item_stride);
   const mhla::Workspace workspace = memory(f.workspace, f.workspace_bytes);
   with_arguments<T, D, E>(c, [&](const auto& in, const auto& dout, const auto& gradients,
                                  const auto& kept, const auto& rotary) {

@@ -208,6 +208,21 @@ void matrices_of_heads() {
   });
 }
 
+void decaying_terms() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+      for (const int block : {1, 16, 49}) {
+        CallShape shape{.batch = 2, .heads = 2, .tokens = 300, .block = block, .causal = true};
+        shape.op.decay_terms = block == 16 ? 5 : 2;
+        shape.op.summaries = summaries;
+        shape.op.matrices = block == 16 ? Matrices::kPerHead : Matrices::kShared;
+        if (block == 49) shape.op.denominator = Denominator::kNone;
+        check<T, D, E>(shape);
+      }
+    }
+  });
+}
+
 void rotary_gain_and_gate() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     CallShape shape{.heads = 2, .tokens = {1, 8, 12}, .block = {1, 4, 6}, .normed = true};
@@ -258,6 +273,7 @@ int main(int count, char** arguments) {
                                  {"Gradients.OfNormalizersAndMaps", of_normalizers_and_maps},
                                  {"Gradients.Causal", causal},
                                  {"Gradients.MatricesOfHeads", matrices_of_heads},
+                                 {"Gradients.DecayingTerms", decaying_terms},
                                  {"Gradients.RotaryGainAndGate", rotary_gain_and_gate},
                                  {"Gradients.OfFloat32", of_float32},
                                  {"Gradients.OfManyHeads", of_many_heads}},

@@ -71,6 +71,21 @@ TEST(Plan, ShortSequencesAreQuadraticAndNeedNoWorkspace) {
             Form::kThreeStage);
 }
 
+// A matrix of as many blocks would have 2^40 coefficients.
+TEST(Plan, DecayingTermsTakeThreeStagesForAnyNumberOfBlocks) {
+  for (const Device& device : {kHopper, kAmpere}) {
+    for (const int blocks : {1, 16, 1 << 20}) {
+      Problem problem = self_attention(1, 1, sequence(16 * blocks, 16), true);
+      problem.op.decay_terms = 4;
+      const Plan p = plan<64, 64>(problem, device);
+      EXPECT_EQ(p.form, Form::kThreeStage);
+      EXPECT_EQ(std::string(p.reason), "decaying terms are mixed by a recurrence over all blocks");
+      const std::size_t summaries = std::size_t{2} * static_cast<std::size_t>(blocks) * 64 * 64 * 2;
+      EXPECT_EQ(p.workspace_bytes, summaries + 256);
+    }
+  }
+}
+
 TEST(Plan, CausalSequencesOfFewShortBlocksAreFusedOnSm90a) {
   const auto form = []<int D, int E>(int heads, int tokens, int block, const Device& device) {
     return plan<D, E>(self_attention(1, heads, sequence(tokens, block), true), device).form;

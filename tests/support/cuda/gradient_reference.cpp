@@ -54,6 +54,28 @@ double derivative(const mhla::cuda::FeatureMap& map, double x) {
   return x > static_cast<double>(map.floor) ? 1 : 0;
 }
 
+/// Gradients of the decaying terms of a head, from those of its matrix. Sums magnitudes of their
+/// factors if `plus`.  // [2,R]
+template <class T>
+Numbers of_terms(const Call<T>& call, int b, int h, const Numbers& dm, bool plus) {
+  const std::int64_t first = call.matrix_of(b, h);
+  Numbers terms = Numbers::Zero(2, call.columns());
+  for (Eigen::Index r = 0; r < terms.cols(); ++r) {
+    const double weight = call.mixing.value(first + r);
+    const double decay = call.mixing.value(first + terms.cols() + r);
+    for (Eigen::Index i = 0; i < dm.rows(); ++i) {
+      for (Eigen::Index k = 0; k <= i; ++k) {
+        const auto distance = static_cast<double>(i - k);
+        terms(0, r) += std::pow(decay, distance) * dm(i, k);
+        if (k == i) continue;
+        terms(1, r) += (plus ? std::abs(weight) : weight) * distance *
+                       std::pow(decay, distance - 1) * dm(i, k);
+      }
+    }
+  }
+  return terms;
+}
+
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 /// Outputs before a norm, and the gradients through the norm and the gate.
@@ -111,9 +133,7 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   const Numbers tq = turned(q, call.query_angles), tk = turned(k, call.angles_of_keys());
   const Eigen::Index nq = q.rows(), nk = k.rows();
   const Places queries(call.queries()), keys(call.keys());
-  Numbers mixing(queries.blocks, keys.blocks);
-  const std::int64_t first = call.matrix_of(b, h);
-  for (Eigen::Index i = 0; i < mixing.size(); ++i) mixing.data()[i] = call.mixing.value(first + i);
+  const Numbers mixing = mixing_matrix(call, b, h);
 
   // Outputs before a norm, and their bound.
   const Call<T>& forward = call;
@@ -351,6 +371,10 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   v_bound.array() += u * eta;
   r.q = dq, r.k = dk, r.v = dv, r.mixing = dm;
   r.q_bound = q_bound, r.k_bound = k_bound, r.v_bound = v_bound, r.mixing_bound = m_bound;
+  if (call.decays()) {
+    r.mixing = of_terms(forward, b, h, dm, false);
+    r.mixing_bound = of_terms(forward, b, h, m_bound, true);
+  }
   return r;
 }
 

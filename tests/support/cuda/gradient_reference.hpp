@@ -22,6 +22,9 @@
 /// once more each, and eta is added to each rounded factor. phi' has an error of at most 2^-20. The
 /// result is rounded once more, and before phi' of ELU + 1 too where tokens are masked.
 ///
+/// Gradients of decaying terms are sums of dm_ib times lambda^(i-b), or a (i-b) lambda^(i-b-1), and
+/// so are their bounds, with magnitudes. The recurrence multiplies by lambda in gamma_n.
+///
 /// If outputs have a norm, gradients through it are within gamma_n and u of the gradients of o^.
 /// First differences bound the errors of those (norm_errors).
 
@@ -39,7 +42,7 @@ struct GradientCall : Call<T> {
 struct ExpectedGradient {
   Numbers q, k, v, gate;
   Numbers q_bound, k_bound, v_bound, gate_bound;
-  Numbers mixing, mixing_bound;  ///< of this head alone
+  Numbers mixing, mixing_bound;  ///< of this head alone: [Mq,Mk], or [2,R] of decaying terms
   Numbers gain, gain_bound;      ///< [1,E], of this head alone
 };
 

@@ -68,9 +68,7 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   const Numbers v =
       without_masked(head(call.v, b, h, [](double x) { return x; }), call.key_mask(b));
   const Numbers ones = Numbers::Ones(v.rows(), 1);
-  Numbers mixing(call.query_blocks(), call.key_blocks());
-  const std::int64_t first = call.matrix_of(b, h);
-  for (Eigen::Index i = 0; i < mixing.size(); ++i) mixing.data()[i] = call.mixing.value(first + i);
+  const Numbers mixing = mixing_matrix(call, b, h);
 
   const auto run = [&](const mhla::Inputs<double>& in, const Numbers& m,
                        double separate_eps) -> Numbers {

@@ -65,18 +65,23 @@ struct CallOptions {
   std::int32_t slots() const { return slots_of(prefix, block); }
   std::int32_t key_slots() const { return slots_of(key_prefix, key_block); }
   std::int64_t coefficients() const { return query_blocks() * key_blocks(); }  ///< per matrix
+  bool decays() const { return op.decay_terms > 0; }
+  /// Numbers of a matrix: its coefficients, or its decaying terms [2,R].
+  std::int64_t rows() const { return decays() ? 2 : query_blocks(); }
+  std::int64_t columns() const { return decays() ? op.decay_terms : key_blocks(); }
+  std::int64_t numbers() const { return rows() * columns(); }
   /// Describes the mixing matrices of `heads` heads at `data`, with gaps between them.
   mhla::cuda::MixingArray matrices(const float* data, int heads) const {
     using mhla::cuda::Matrices;
-    mhla::cuda::MixingArray array{data, key_blocks()};
-    if (op.matrices != Matrices::kShared) array.head_stride = coefficients() + 3;
+    mhla::cuda::MixingArray array{data, columns()};
+    if (op.matrices != Matrices::kShared) array.head_stride = numbers() + 3;
     if (op.matrices == Matrices::kPerItemAndHead) array.item_stride = heads * array.head_stride + 5;
     return array;
   }
   /// Numbers in memory from the first matrix to the end of the last.
   std::int64_t matrix_numbers(int batch, int heads) const {
     const mhla::cuda::MixingArray last = matrices(nullptr, heads);
-    return (batch - 1) * last.item_stride + (heads - 1) * last.head_stride + coefficients();
+    return (batch - 1) * last.item_stride + (heads - 1) * last.head_stride + numbers();
   }
 
  private:
@@ -89,7 +94,7 @@ struct CallOptions {
 template <class T>
 struct Call : CallOptions {
   Tensor<T> q, k, v, o;
-  Array<float> mixing;  ///< [Mq,Mk] each, as matrices() describes
+  Array<float> mixing;  ///< [Mq,Mk] or [2,R] each, as matrices() describes
   /// Angles of the rotary embedding, cosine and sine of each pair, [Nq,D] and [Nk,D], or of size 0.
   /// Size 0 of the keys' alone means that they have the queries' angles.
   Array<float> query_angles{0}, key_angles{0};
@@ -102,13 +107,13 @@ struct Call : CallOptions {
   std::int64_t matrix_of(int b, int h) const {
     return mixing_array().of({b, h}).data - mixing.data();
   }
-  /// Calls f(m, matrix) for every coefficient of every matrix.
+  /// Calls f(m, matrix) for every coefficient, or term, of every matrix.
   template <class F>
   void each_coefficient(F&& f) {
     const mhla::cuda::MixingArray all = mixing_array();
     for (int b = 0; b < (all.item_stride != 0 ? q.batches() : 1); ++b) {
       for (int h = 0; h < (all.head_stride != 0 ? q.heads() : 1); ++h) {
-        for (std::int64_t i = 0; i < coefficients(); ++i) {
+        for (std::int64_t i = 0; i < numbers(); ++i) {
           f(mixing[matrix_of(b, h) + i], b * q.heads() + h);
         }
       }
@@ -143,6 +148,25 @@ struct Rounding<float> {
   double u = 0x1p-16, eta = 0x1p-118;
   int numerator = 7, denominator = 3, gradient = 7;
 };
+/// The mixing matrix of a head.  // [Mq,Mk]
+template <class T>
+Numbers mixing_matrix(const Call<T>& call, int b, int h) {
+  const std::int64_t first = call.matrix_of(b, h);
+  Numbers m = Numbers::Zero(call.query_blocks(), call.key_blocks());
+  if (!call.decays()) {
+    for (Eigen::Index i = 0; i < m.size(); ++i) m.data()[i] = call.mixing.value(first + i);
+    return m;
+  }
+  for (Eigen::Index i = 0; i < m.rows(); ++i) {
+    for (Eigen::Index k = 0; k <= i; ++k) {
+      for (std::int64_t r = 0; r < call.columns(); ++r) {
+        m(i, k) += call.mixing.value(first + r) *
+                   std::pow(call.mixing.value(first + call.columns() + r), i - k);
+      }
+    }
+  }
+  return m;
+}
 
 /// Outputs of one (batch item, head), and their error bounds.
 struct Expected {

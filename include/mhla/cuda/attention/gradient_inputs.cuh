@@ -23,7 +23,7 @@ struct Gradients {
   TensorView<T> q{};  ///< [B, Nq, H, D]
   TensorView<T> k{};  ///< [B, Nk, H, D]
   TensorView<T> v{};  ///< [B, Nk, H, E]
-  /// [Mq, Mk] each, dense rows, larger in causal forms; or [0, 0]
+  /// [Mq, Mk] each, dense rows, larger in causal forms; [2, R] of decaying terms; or [0, 0]
   MixingMatrices<float> mixing{};
   std::span<float> gain{};  ///< [E], where there is a gain
   TensorView<T> gate{};     ///< [B, Nq, H, E], where there is a gate
@@ -86,16 +86,16 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
     const MixingMatrices<float>& m = gradients.mixing;
     const Matrices matrices = op.matrices;
     expect_matrices(function, "gradients.mixing", m, matrices);
-    const Index mq = problem.forward.query_blocks.blocks();
-    const Index mk = problem.forward.key_blocks.blocks();
-    expect_size(function, "gradients.mixing", m.rows, m.cols, mq, mk, causal);
+    const MixingShape shape = mixing_shape(problem.forward);
+    expect_size(function, "gradients.mixing", m.rows, m.cols, shape.rows, shape.columns,
+                shape.larger);
     if (m.col_stride != 1 && m.cols > 1) {
       fail_option(function, "gradients.mixing", "has column stride " + std::to_string(m.col_stride),
                   "1");
     }
     const Index items = matrices == Matrices::kPerItemAndHead ? problem.forward.batch : 1;
     const Index heads = matrices == Matrices::kShared ? 1 : problem.forward.heads;
-    expect_distinct(function, "gradients.mixing", {items, heads, mq, mk},
+    expect_distinct(function, "gradients.mixing", {items, heads, shape.rows, shape.columns},
                     {m.item_stride, m.head_stride, m.row_stride, 1});
     problem.dmixing = {m.data, m.row_stride, m.item_stride, m.head_stride};
   }

@@ -258,6 +258,26 @@ inline MixingArray mixing_array(const char* function, MatrixView<const float> mi
   return {mixing.data, mixing.row_stride};
 }
 
+/// Rows and columns of a problem's mixing matrices, or of their gradients.
+struct MixingShape {
+  Index rows, columns;
+  bool larger;  ///< larger matrices contain them
+};
+inline MixingShape mixing_shape(const Problem& problem) {
+  if (problem.decays()) return {2, problem.op.decay_terms, false};
+  return {problem.query_blocks.blocks(), problem.key_blocks.blocks(), problem.causal};
+}
+
+/// \throws option_error for decaying terms of a form that mixes later blocks too, or for more
+///         terms than its kernel has states.
+inline void expect_decay_terms(const char* function, const Operator& op, bool causal,
+                               const char* why = "0: only causal forms mix by decaying terms") {
+  if (op.decay_terms == 0 || (causal && op.decay_terms > 0 && op.decay_terms <= DecayArray::kMost))
+    return;
+  fail_option(function, "op.decay_terms", "is " + std::to_string(op.decay_terms),
+              causal ? "0, or 1 to " + std::to_string(DecayArray::kMost) : std::string(why));
+}
+
 inline std::string text_of(Matrices matrices) {
   return matrices == Matrices::kShared    ? "kShared"
          : matrices == Matrices::kPerHead ? "kPerHead"
@@ -286,13 +306,13 @@ void expect_matrices(const char* function, const char* argument, const MixingMat
   expect(matrices != Matrices::kPerItemAndHead, "item", mixing.item_stride);
 }
 
-/// Describes the mixing matrices of the problem's blocks. The causal form takes the leading part of
-/// larger matrices.
+/// Describes the mixing matrices of the problem's blocks, or their decaying terms. The causal form
+/// takes the leading part of larger matrices.
 inline MixingArray mixing_array(const char* function, const MixingMatrices<const float>& mixing,
                                 const Problem& problem) {
   expect_matrices(function, "mixing", mixing, problem.op.matrices);
-  MixingArray array = mixing_array(function, mixing, problem.query_blocks.blocks(),
-                                   problem.key_blocks.blocks(), problem.causal);
+  const MixingShape shape = mixing_shape(problem);
+  MixingArray array = mixing_array(function, mixing, shape.rows, shape.columns, shape.larger);
   array.item_stride = mixing.item_stride;
   array.head_stride = mixing.head_stride;
   return array;

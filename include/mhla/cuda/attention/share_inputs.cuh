@@ -169,6 +169,7 @@ PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks
       fail_option(name, "op", "has a cross-query denominator", "none or key sums");
     }
     expect_few_matrices(name, op.matrices, false, "kShared: ranks take one matrix");
+    expect_decay_terms(name, op, false, "0: ranks take a matrix of coefficients");
     expect_all_tokens(name, in, "none: ranks take all tokens");
     planned.problem = make_problem<D, E>(name, in, query_blocks, key_blocks, kCausal, op, out);
     if (pattern.sparse()) fail_option(name, "pattern", "has lists of blocks", "a band");

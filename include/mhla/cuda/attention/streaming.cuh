@@ -144,6 +144,7 @@ Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
   }
   detail::expect_few_matrices(kName, op.matrices, true,
                               "kShared or kPerHead: sequences share matrices");
+  detail::expect_decay_terms(kName, op, false, "0: streams take a matrix of coefficients");
   blocks_ = contiguous(mixing.rows * block_length, block_length);
   Problem problem{};
   problem.op.matrices = op.matrices;

@@ -95,6 +95,25 @@ struct MixingArray {
   MHLA_HOST_DEVICE constexpr std::int32_t diagonal(std::int32_t i) const { return before + i; }
 };
 
+/// The terms of a decaying mixing matrix, m_ib = sum_r a_r lambda_r^(i-b) for b <= i. An array
+/// [2, R] has weights a and decays lambda. Heads share it, or have arrays of their own.
+struct DecayArray {
+  /// Largest R. The kernel that mixes keeps R states per thread in shared memory.
+  static constexpr std::int32_t kMost = 32;
+
+  MixingArray terms;
+  std::int32_t count;  ///< R
+  Divisor heads{};
+  std::int32_t matrices = 1;  ///< number of arrays: 1, heads or pairs
+
+  /// The terms of a pair.
+  MHLA_HOST_DEVICE constexpr MixingArray of(std::int32_t pair) const {
+    if (matrices == 1) return terms;
+    const std::int32_t batch = heads.quotient(pair);
+    return terms.of({batch, pair - batch * heads.value()});
+  }
+};
+
 /// Normalisation of sums: o = scale * n / (scale * d + eps), or scale * n without a denominator. If
 /// the denominator is 0, an output is 0 if its n is 0, and otherwise infinite.
 struct Normalization {

@@ -7,6 +7,8 @@
 ///     fused         fused
 ///     three-stage   summary -> (rounded_mixing) -> mixing -> (scores) -> read_out, or
 ///                   causal_read_out
+///     three-stage   (intra_weights) -> summary -> decay_mixing -> read_out, or causal_read_out,
+///                   where the mixing matrix is a sum of decaying terms
 ///
 /// If tokens are masked or packed, or have a prefix, features -> (angle_rows) -> form ->
 /// (selected_rows) (staging.cuh).
@@ -24,9 +26,11 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm80.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
+#include "mhla/cuda/kernel/intra_weights.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80.cuh"
@@ -123,13 +127,17 @@ void run_read_out(const Plan& plan, const ReadOutParameters& stage, std::int32_t
       stage, pairs, device, stream, Start::kEarly);
 }
 
-/// Launches the second and third stage. Summaries of floats are mixed as pairs of bfloat16.
+/// Launches the mixing stage. Summaries of floats are mixed as pairs of bfloat16.
 /// \param start  start of the first kernel
-template <class T, int D, int E, Precision P, bool kCausal, bool kRotary = false, class Stream>
-void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
-                 const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
-                 Start start) {
+template <class T, int D, int E, Precision P, class Stream>
+void run_mixing(const Problem& problem, MixingArray mixing, const WorkspaceArrays& arrays,
+                const Device& device, const Stream& stream, Start start) {
   const std::int32_t pairs = problem.pairs();
+  if (problem.decays()) {
+    stream.template run<DecayMixingSm80<factor_t<T>, D, E, P>>(
+        decay_mixing_stage(problem, arrays, mixing), pairs, start);
+    return;
+  }
   const MixingParameters mixed = mixing_stage(problem, arrays, mixing);
   if constexpr (Widths<D, E>::kWgmma) {
     if (mixed.rounded.high != nullptr) {
@@ -141,7 +149,20 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   using Mixing90 =
       std::conditional_t<Widths<D, E>::kWgmma, MixingSm90<factor_t<T>, D, E, P>, Mixing80>;
   run_stage<Mixing80, Mixing90>(device.kernels(), mixed, pairs, device, stream, start);
+}
+
+/// Launches the second and third stage.
+/// \param start  start of the first kernel
+template <class T, int D, int E, Precision P, bool kCausal, bool kRotary = false, class Stream>
+void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
+                 const WorkspaceArrays& arrays, const Device& device, const Stream& stream,
+                 Start start) {
+  const std::int32_t pairs = problem.pairs();
+  run_mixing<T, D, E, P>(problem, mixing, arrays, device, stream, start);
   if constexpr (kCausal) {
+    if (problem.decays()) {
+      mixing = intra_mixing(arrays.intra_weights, problem.op.matrices, problem.heads);
+    }
     using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
     using Sm90a = std::conditional_t<Widths<D, E>::kWgmma && !kIsFloat<T>,
                                      CausalReadOutSm90<T, D, E, P, kRotary>, Sm80>;
@@ -159,6 +180,12 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
                       const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
+  if constexpr (kCausal) {
+    if (problem.decays()) {  // before the other kernels: the last one reads it without waiting
+      stream.template run<IntraWeightsSm80>({decay_array(problem, mixing), arrays.intra_weights},
+                                            problem.pairs());
+    }
+  }
   run_summaries<T, D, E, P, kRotary>(plan, summary_stage(problem, arrays), problem.pairs(), device,
                                      stream);
   run_outputs<T, D, E, P, kCausal, kRotary>(plan, problem, mixing, arrays, device, stream,

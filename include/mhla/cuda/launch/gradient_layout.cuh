@@ -13,12 +13,18 @@
 /// so that each product runs in the form that is planned for it. A causal form mixes by the
 /// strictly lower triangle, and further kernels add the token's own block. For few tokens one
 /// kernel computes all gradients (quadratic_gradient_sm80.cuh).
+///
+/// With decaying terms, products by m^T are the recurrence from the last block on, and gradients of
+/// the terms come from a recurrence over S and dS~ (decay_products_sm80.cuh). No array has M^2
+/// numbers.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/decay_products_sm80.cuh"
+#include "mhla/cuda/kernel/intra_weights.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/score_products_sm80.cuh"
 #include "mhla/cuda/kernel/sum_products_sm80.cuh"
@@ -39,6 +45,7 @@ struct GradientLayout {
   static constexpr int kHalfWidth = detail::kHalfWidth<E>;
   static constexpr int kHalves = detail::kHalves<E>;
   static constexpr int kSlabs = SummaryProductsSm80<bfloat16, kHalfWidth * D>::kSlabs;
+  using DecayProducts = DecayProductsSm80<bfloat16, kHalfWidth * D, Precision::kSingle>;
 
   /// Counts the workspace's bytes where `workspace` is null.
   /// \param made  the plan of a problem of the same layout, or null to make it
@@ -73,6 +80,8 @@ struct GradientLayout {
   bool key_sums() const { return forward().op.denominator == Denominator::kKeySum; }
   bool cross() const { return forward().op.denominator == Denominator::kCrossQuery; }
   bool wants_mixing() const { return problem.wants.mixing; }
+  /// Returns true if the mixing matrix is a sum of decaying terms.
+  bool decays() const { return kCausal && forward().decays(); }
   /// Returns true if the features are the tensor itself.
   bool is_plain(const FeatureMap& map) const { return map == FeatureMap::identity() && !kRotary; }
 
@@ -102,8 +111,14 @@ struct GradientLayout {
                               problem.dv, true);
   }
   /// Coefficients by which blocks of queries read blocks of keys.
-  MixingArray mixed() const { return kCausal ? copies(arrays.strict, mk()) : mixing; }
-  MixingArray transposed() const { return copies(arrays.transposed, mq()); }
+  MixingArray mixed() const { return kCausal && !decays() ? copies(arrays.strict, mk()) : mixing; }
+  MixingArray transposed() const { return decays() ? mixing : copies(arrays.transposed, mq()); }
+  /// Coefficients by which blocks of a causal form read themselves.
+  MixingArray intra() const {
+    return decays() ? intra_mixing(arrays.intra_weights, forward().op.matrices, forward().heads)
+                    : mixing;
+  }
+  DecayArray terms() const { return decay_array(forward(), mixing); }
 
   /// Parameters of the kernel of plan.quadratic.
   QuadraticGradientParameters quadratic() const {
@@ -176,20 +191,39 @@ struct GradientLayout {
   }
   ScoreProductParameters intra_products() const { return score_products(true); }
 
+  /// Products of half h of the values, and with the first half those of key sums.
+  DecayProductParameters decay_products(int h) const {
+    DecayProductParameters p{.summaries = {},
+                             .gradients = {},
+                             .width = D,
+                             .terms = terms(),
+                             .blocks = mk(),
+                             .factor = 1,
+                             .parts = arrays.mixing_parts + h * half_parts() * numbers(),
+                             .matrix_parts = matrix_parts()};
+    if (h == 0 && key_sums()) {
+      p.summaries.key_sum = arrays.key_sums;
+      p.gradients.key_sum = arrays.query_sums;
+    }
+    return p;
+  }
+
   /// Number of parts of the products of one half of the values.
   std::int32_t half_parts() const {
+    if (decays()) return decay_parts(1);
     const SummaryProductParameters p = summary_products();
     const std::int32_t products = forward().op.summaries == Precision::kPair ? 3 : 1;
     return products * p.chunks * p.slices();
   }
   std::int32_t product_parts() const {
+    if (decays()) return decay_parts(kHalves);
     if (!plan.scores) return kHalves * half_parts();
     const ScoreProductParameters p = score_products(false);
     return p.chunks * p.row_parts();
   }
-  /// Returns true if denominators add parts to the mixing matrix's gradient. Parts of scores
-  /// already include key sums.
-  bool adds_sums() const { return cross() || (key_sums() && !plan.scores); }
+  /// Returns true if denominators add parts to the mixing matrix's gradient. Parts of scores and of
+  /// decaying terms already include key sums.
+  bool adds_sums() const { return cross() || (key_sums() && !plan.scores && !decays()); }
   /// Number of parts of a matrix's gradient.
   std::int32_t mixing_parts() const {
     if (plan.quadratic) {
@@ -197,8 +231,12 @@ struct GradientLayout {
     }
     return product_parts() + (adds_sums() ? sum_products().chunks : 0);
   }
+  /// Numbers of a part of a matrix's gradient.
+  std::int64_t numbers() const {
+    return decays() ? std::int64_t{2} * forward().op.decay_terms : std::int64_t{mq()} * mk();
+  }
   /// Numbers of all parts of a matrix's gradient.
-  std::int64_t matrix_parts() const { return std::int64_t{mixing_parts()} * mq() * mk(); }
+  std::int64_t matrix_parts() const { return mixing_parts() * numbers(); }
   /// Number of parts that a causal form's own blocks add to a matrix's gradient.
   std::int32_t intra_parts() const {
     const ScoreProductParameters p = intra_products();
@@ -208,6 +246,11 @@ struct GradientLayout {
   std::int32_t gain_chunks() const { return detail::chunks_of(items(), 2); }
 
  private:
+  /// Number of parts of decaying terms, of some halves of the values.
+  std::int32_t decay_parts(std::int32_t halves) const {
+    constexpr auto kTiles = static_cast<std::int32_t>(DecayProducts::kSummaryTiles);
+    return pairs_of_matrix() * (halves * kTiles + (key_sums() ? 1 : 0));
+  }
   /// Copies of all matrices, with rows of `columns` numbers.
   MixingArray copies(const float* data, std::int32_t columns) const {
     MixingArray array{data, columns};
@@ -240,8 +283,10 @@ struct GradientLayout {
       arrays.dquery_features[h] = place_.tensor(problem.wants.q, forward(), nq, D);
       arrays.dkey_features[h] = place_.tensor(problem.wants.k, forward(), nk, D);
     }
-    arrays.strict = place_.floats(kCausal, std::int64_t{matrices()} * mq() * mk());
-    arrays.transposed = place_.floats(true, std::int64_t{matrices()} * mq() * mk());
+    const bool copied = !decays();  // the matrices
+    arrays.strict = place_.floats(kCausal && copied, std::int64_t{matrices()} * mq() * mk());
+    arrays.transposed = place_.floats(copied, std::int64_t{matrices()} * mq() * mk());
+    arrays.intra_weights = place_.floats(decays(), matrices());
     arrays.key_sums = place_.floats(denominators, p * mk() * D);
     arrays.mixed_key_sums = place_.floats(key_sums(), p * mq() * D);
     arrays.intra_sums = place_.floats(key_sums() && kCausal, p * mq() * wq);

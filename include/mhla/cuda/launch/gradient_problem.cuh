@@ -77,9 +77,11 @@ constexpr Problem product_of(const Problem& forward, ConstTokenTensor a, ConstTo
                  .key_map = FeatureMap::identity(),
                  .denominator = Denominator::kNone,
                  .summaries = forward.op.summaries,
-                 .matrices = forward.op.matrices},
+                 .matrices = forward.op.matrices,
+                 .decay_terms = forward.op.decay_terms},
           .causal = false,
-          .floats = forward.floats};
+          .floats = forward.floats,
+          .later = transposed};
 }
 
 /// The forward call without norm and gate, which computes the outputs again.

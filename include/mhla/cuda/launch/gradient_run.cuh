@@ -5,9 +5,10 @@
 ///
 ///     (forward) -> quadratic_gradient -> ordered_sums                     few tokens, or
 ///
-///     transposed_mixing -> (forward) -> features
-///       -> token_sums, mixed_sums, (intra_block_sums, scores)
-///       -> output_gradients -> products and summary_products, or score_products -> ordered_sums
+///     transposed_mixing, or intra_weights -> (forward) -> features
+///       -> token_sums, mixed_sums, or decay_mixing, (intra_block_sums, scores)
+///       -> output_gradients -> products and summary_products, decay_products or score_products
+///       -> ordered_sums, or decay_sums
 ///       -> (intra_block) -> input_gradients -> (gain_sums)
 ///
 /// The order of every sum depends on sizes and the device alone, so that bits are the same in every
@@ -16,11 +17,13 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
 #include "mhla/cuda/kernel/features_sm80.cuh"
 #include "mhla/cuda/kernel/gain_sums_sm80.cuh"
 #include "mhla/cuda/kernel/input_gradients_sm80.cuh"
 #include "mhla/cuda/kernel/intra_block_sm80.cuh"
 #include "mhla/cuda/kernel/intra_block_sums_sm80.cuh"
+#include "mhla/cuda/kernel/intra_weights.cuh"
 #include "mhla/cuda/kernel/mixed_sums_sm80.cuh"
 #include "mhla/cuda/kernel/ordered_sums.cuh"
 #include "mhla/cuda/kernel/output_gradients_sm80.cuh"
@@ -55,10 +58,7 @@ class GradientRun {
       run_quadratic(stream);
       return;
     }
-    stream.template run<TransposedMixingSm80>(
-        {l_.mixing, l_.mq(), l_.mk(), kCausal, l_.arrays.strict, l_.arrays.transposed,
-         l_.forward().heads, l_.matrices()},
-        l_.pairs());
+    prepare_mixing(stream);
     compute_outputs(stream);
     make_features(stream);
     make_denominators(stream);
@@ -76,6 +76,20 @@ class GradientRun {
   }
 
  private:
+  template <class Stream>
+  void prepare_mixing(const Stream& stream) const {
+    if constexpr (kCausal) {
+      if (l_.decays()) {
+        stream.template run<IntraWeightsSm80>({l_.terms(), l_.arrays.intra_weights}, l_.pairs());
+        return;
+      }
+    }
+    stream.template run<TransposedMixingSm80>(
+        {l_.mixing, l_.mq(), l_.mk(), kCausal, l_.arrays.strict, l_.arrays.transposed,
+         l_.forward().heads, l_.matrices()},
+        l_.pairs());
+  }
+
   /// Computes the outputs again if gradients need them and the caller has not kept them.
   template <class Stream>
   void compute_outputs(const Stream& stream) const {
@@ -131,13 +145,33 @@ class GradientRun {
           l_.forward().query_blocks.slots(), stream);
       return;
     }
-    mix(l_.arrays.key_sums, l_.arrays.mixed_key_sums, l_.mixed(), l_.mq(), l_.mk(), D, stream);
+    mix_key_sums(false, l_.arrays.key_sums, l_.arrays.mixed_key_sums, stream);
     if constexpr (kCausal && !kRotary) {
       stream.template run<IntraBlockSumsSm80<T, D>>(
           {l_.query_features(), l_.key_features(), l_.forward().query_blocks, l_.forward().heads,
-           l_.mixing, l_.arrays.intra_sums},
+           l_.intra(), l_.arrays.intra_sums},
           l_.pairs());
     }
+  }
+
+  /// Mixes key sums, or sums of queries by the transposed matrix.
+  template <class Stream>
+  void mix_key_sums(bool transposed, float* x, float* y, const Stream& stream) const {
+    if constexpr (kCausal) {
+      if (l_.decays()) {
+        stream.template run<DecayMixingSm80<T, D, E, Precision::kSingle>>(
+            {.in = {nullptr, nullptr, x},
+             .out = {nullptr, nullptr, y},
+             .terms = l_.terms(),
+             .blocks = l_.mk(),
+             .later = transposed},
+            l_.pairs());
+        return;
+      }
+    }
+    const std::int32_t rows = transposed ? l_.mk() : l_.mq(),
+                       columns = transposed ? l_.mq() : l_.mk();
+    mix(x, y, transposed ? l_.transposed() : l_.mixed(), rows, columns, D, stream);
   }
 
   template <class Stream>
@@ -182,8 +216,7 @@ class GradientRun {
          l_.cross() ? l_.arrays.mixed_weights : l_.arrays.weights, l_.arrays.query_sums},
         l_.pairs());
     if (l_.key_sums()) {
-      mix(l_.arrays.query_sums, l_.arrays.mixed_query_sums, l_.transposed(), l_.mk(), l_.mq(), D,
-          stream);
+      mix_key_sums(true, l_.arrays.query_sums, l_.arrays.mixed_query_sums, stream);
     }
   }
 
@@ -207,7 +240,7 @@ class GradientRun {
   void add_intra_blocks(const Stream& stream) const {
     const auto intra = [&](ConstTokenTensor a, ConstTokenTensor b, ConstTokenTensor c,
                            const TokenTensor& y) -> IntraBlockParameters {
-      return {a, b, c, y, l_.forward().query_blocks, l_.forward().heads, l_.mixing};
+      return {a, b, c, y, l_.forward().query_blocks, l_.forward().heads, l_.intra()};
     };
     const ConstTokenTensor dn = read_only(l_.arrays.dn);
     const float* const weights = l_.key_sums() ? l_.arrays.weights : nullptr;

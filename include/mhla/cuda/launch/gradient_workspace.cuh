@@ -21,6 +21,7 @@ struct GradientArrays {
   float *mixed_weights;                  // mixture of c, for the cross-query denominator
   float *inverse_norms, *gain_parts;
   float *mixing_parts, *intra_parts;
+  float *intra_weights;  // m_ii of decaying terms
 };
 
 }  // namespace mhla::cuda

@@ -2,12 +2,15 @@
 
 /// \file
 /// Kernels of the mixing matrix's gradient. They multiply summaries or scores, and the
-/// denominators' sums, in parts. A last kernel adds the parts in order.
+/// denominators' sums, in parts. A last kernel adds the parts in order. Decaying terms have kernels
+/// of their own for the products of summaries and for the last sums.
 
 #include <algorithm>
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/decay_products_sm80.cuh"
+#include "mhla/cuda/kernel/decay_sums.cuh"
 #include "mhla/cuda/kernel/ordered_sums.cuh"
 #include "mhla/cuda/kernel/score_products_sm80.cuh"
 #include "mhla/cuda/kernel/sum_products_sm80.cuh"
@@ -49,8 +52,15 @@ class MixingGradientRun {
   void multiply_summaries(int h, const Stream& stream) const {
     const SummaryArray columns = arrays_of(l_.query_product(h), l_.first).summaries;
     const SummaryArray rows = arrays_of(l_.key_product(h), l_.second).summaries;
+    const float factor = inverse_power(rows.scale) * inverse_power(columns.scale);
+    if constexpr (kCausal) {
+      if (l_.decays()) {
+        multiply_decaying(h, columns, rows, factor, stream);
+        return;
+      }
+    }
     SummaryProductParameters p = l_.summary_products();
-    p.factor = inverse_power(rows.scale) * inverse_power(columns.scale);
+    p.factor = factor;
     p.matrix_parts = l_.matrix_parts();
     const std::int64_t step = std::int64_t{p.chunks} * p.slices() * l_.mq() * l_.mk();
     p.parts += h * l_.half_parts() * (std::int64_t{l_.mq()} * l_.mk());
@@ -90,6 +100,22 @@ class MixingGradientRun {
   template <class Stream>
   void add_parts(const Stream& stream) const {
     const bool any = l_.pairs() > 0;
+    if constexpr (kCausal) {
+      if (l_.decays()) {
+        stream.template run<DecaySumsSm80>(
+            {.terms = l_.terms(),
+             .parts = l_.arrays.mixing_parts,
+             .count = any ? l_.mixing_parts() : 0,
+             .intra_parts = l_.arrays.intra_parts,
+             .intra_count = any ? std::int64_t{l_.intra_parts()} * l_.mq() : 0,
+             .sums = l_.problem.dmixing.data,
+             .stride = l_.problem.dmixing.stride,
+             .item_stride = l_.problem.dmixing.item_stride,
+             .head_stride = l_.problem.dmixing.head_stride},
+            l_.pairs());
+        return;
+      }
+    }
     stream.template run<OrderedSumsSm80>({.parts = l_.arrays.mixing_parts,
                                           .count = any ? l_.mixing_parts() : 0,
                                           .rows = l_.mq(),
@@ -107,6 +133,24 @@ class MixingGradientRun {
   }
 
  private:
+  /// Multiplies the summaries of half h of the values along the recurrence of decaying terms.
+  template <class Stream>
+  void multiply_decaying(int h, const SummaryArray& summaries, const SummaryArray& gradients,
+                         float factor, const Stream& stream) const {
+    DecayProductParameters p = l_.decay_products(h);
+    const auto take = [](const SummaryArray& from, SummaryArray& to) {
+      to.high = from.high, to.low = from.low, to.capacity = from.capacity;
+    };
+    take(summaries, p.summaries);
+    take(gradients, p.gradients);
+    p.factor = factor;
+    if (l_.forward().op.summaries == Precision::kPair) {
+      stream.template run<DecayProductsSm80<T, kHalfWidth * D, Precision::kPair>>(p, l_.pairs());
+    } else {
+      stream.template run<DecayProductsSm80<T, kHalfWidth * D, Precision::kSingle>>(p, l_.pairs());
+    }
+  }
+
   const Layout& l_;
 };
 

@@ -7,7 +7,8 @@
 ///                   flops per column take less time than moving the tensors while Nk is small
 ///     fused         all summaries of a (batch item, head) in shared memory of one thread block,
 ///                   half of them at a time in the causal form: one kernel moves each tensor once
-///     three-stage   one kernel each for summaries, mixtures and outputs, through device memory
+///     three-stage   one kernel each for summaries, mixtures and outputs, through device memory;
+///                   the only form of mixing matrices of decaying terms
 ///
 /// The limits follow from a roofline (bytes over bandwidth, flops over the rate of the tensor
 /// cores) and from the device's shared memory. On an H100 the chosen forms were 1.5 to 6 times as
@@ -20,6 +21,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm80_config.cuh"
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
+#include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm80_config.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
@@ -188,9 +190,12 @@ constexpr KernelNeed largest_stage(const Problem& problem) {
   const KernelNeed outputs =
       problem.causal ? KernelNeed{"causal_read_out", CausalReadOutConfig<D, E, P, T>::kBytes}
                      : KernelNeed{"read_out", ReadOutConfig<D, E, P, kLeastShared, T>::kBytes};
+  const KernelNeed mixing =
+      problem.decays()
+          ? KernelNeed{"decay_mixing", DecayMixingSm80<bfloat16, D, E, P>::kSharedBytes}
+          : KernelNeed{"mixing", MixingConfig<D, E, P>::kSharedBytes};
   KernelNeed most{"summary", SummaryConfig<D, E, T>::kSharedBytes};
-  for (const KernelNeed& need :
-       {KernelNeed{"mixing", MixingConfig<D, E, P>::kSharedBytes}, outputs}) {
+  for (const KernelNeed& need : {mixing, outputs}) {
     if (need.shared_bytes > most.shared_bytes) most = need;
   }
   return most;
@@ -275,6 +280,9 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   };
   if (problem.floats) {
     return planned(Form::kThreeStage, "float32 tensors have kernels of three stages alone");
+  }
+  if (problem.decays()) {
+    return planned(Form::kThreeStage, "decaying terms are mixed by a recurrence over all blocks");
   }
   if (problem.rotary) {
     return planned(Form::kThreeStage, "features turn where summaries are made and read out");

@@ -23,6 +23,9 @@ struct Operator {
   Precision summaries = Precision::kSingle;  ///< of 16-bit tensors: float32 has pairs
   float norm_eps = 1e-6f;                    ///< epsilon of the outputs' norm, if there is a gain
   Matrices matrices = Matrices::kShared;     ///< mixing matrices of a batch
+  /// Terms R of decaying mixing matrices, m_ib = sum_r a_r lambda_r^(i-b) for b <= i, which are
+  /// arrays [2, R] of a and lambda. 0 means matrices of coefficients.
+  std::int32_t decay_terms = 0;
 
   bool operator==(const Operator&) const = default;
 };
@@ -48,7 +51,10 @@ struct Problem {
   Selection queries{};  ///< that take part
   Selection keys{};
   bool floats = false;  ///< tensors are float32 (of_floats)
+  bool later = false;   ///< decaying terms mix later blocks, not earlier ones
 
+  /// Returns true if the mixing matrix is a sum of decaying terms.
+  constexpr bool decays() const { return op.decay_terms > 0; }
   /// Returns true if some tokens may not take part, or are at other places (staging.cuh).
   constexpr bool selects() const { return !queries.all() || !keys.all(); }
   /// Blocks of the call's tokens, after a prefix.

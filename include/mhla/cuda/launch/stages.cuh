@@ -4,6 +4,8 @@
 /// Parameters of a form's kernels for a problem, and when the kernels may begin.
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
+#include "mhla/cuda/kernel/intra_weights.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
@@ -66,6 +68,23 @@ constexpr MixingParameters mixing_stage(const Problem& problem, const WorkspaceA
                          .matrices = problem.matrices()};
   if (arrays.mixtures.key_sum == nullptr) stage.in.key_sum = nullptr;
   return stage;
+}
+
+/// The decaying terms of a problem.
+constexpr DecayArray decay_array(const Problem& problem, MixingArray terms) {
+  const std::int32_t heads = problem.heads > 0 ? problem.heads : 1;
+  return {terms, problem.op.decay_terms, Divisor(heads), problem.matrices()};
+}
+
+/// Parameters of the mixing stage with decaying terms.
+constexpr DecayMixingParameters decay_mixing_stage(const Problem& problem,
+                                                   const WorkspaceArrays& arrays,
+                                                   MixingArray terms) {
+  return {.in = arrays.summaries,
+          .out = arrays.mixtures,
+          .terms = decay_array(problem, terms),
+          .blocks = problem.key_blocks.blocks(),
+          .later = problem.later};
 }
 
 constexpr ScoreParameters score_stage(const Problem& problem, const WorkspaceArrays& arrays) {

@@ -20,6 +20,7 @@ struct WorkspaceParts {
   std::size_t mixtures, mixtures_low, mixed_key_sums;
   std::size_t scores;
   std::size_t rounded, rounded_low;
+  std::size_t intra_weights;
   std::size_t bytes;  ///< total
 };
 
@@ -35,6 +36,7 @@ struct StageScratch {
 template <int D, int E>
 constexpr std::int64_t rounded_coefficients(std::int32_t rows, std::int32_t columns,
                                             const Problem& problem, const Device& device) {
+  if (problem.decays()) return 0;
   if constexpr (Widths<D, E>::kWgmma) {
     const auto stays = [&]<Precision P>() {
       MixingParameters stage{
@@ -83,6 +85,8 @@ constexpr WorkspaceParts workspace_parts(const Problem& problem, const StageScra
   const auto rounded = 2 * static_cast<std::size_t>(scratch.rounded);
   parts.rounded = take(rounded);
   parts.rounded_low = take(pair ? rounded : 0);
+  const bool intra_weights = problem.decays() && problem.causal;
+  parts.intra_weights = take(intra_weights ? 4 * static_cast<std::size_t>(problem.matrices()) : 0);
   return parts;
 }
 
@@ -92,6 +96,7 @@ struct WorkspaceArrays {
   SummaryArray mixtures;   ///< of the query blocks
   float* scores;
   RoundedMixing rounded;  ///< null if there is no array for it
+  float* intra_weights;   ///< of causal forms with decaying terms
 };
 
 template <int D, int E>
@@ -110,7 +115,8 @@ WorkspaceArrays workspace_arrays(const Problem& problem, const StageScratch& scr
       {workspace + parts.mixtures, workspace + parts.mixtures_low,
        mixed ? numbers(parts.mixed_key_sums) : nullptr, scale, scratch.mixtures},
       numbers(parts.scores),
-      {scratch.rounded > 0 ? workspace + parts.rounded : nullptr, workspace + parts.rounded_low}};
+      {scratch.rounded > 0 ? workspace + parts.rounded : nullptr, workspace + parts.rounded_low},
+      numbers(parts.intra_weights)};
 }
 
 }  // namespace mhla::cuda
