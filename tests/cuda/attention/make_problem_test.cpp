@@ -247,6 +247,12 @@ TEST(CudaMakeProblem, DecayingTermsAreWeightsAndDecays) {
   };
   EXPECT_EQ(refused(7, 7), "mhla::cuda::f: mixing has shape [7, 7], expected [2, 3]");
   EXPECT_EQ(refused(2, 4), "mhla::cuda::f: mixing has shape [2, 4], expected [2, 3]");
+  mhla::cuda::MixingMatrices<const float> both(mhla::MatrixView<const float>(numbers, 2, 3, 8));
+  const std::uint32_t bits = 0;
+  both.pattern = &bits;
+  EXPECT_EQ(message_of<mhla::option_error>(
+                [&] { mhla::cuda::detail::mixing_array("cuda::f", both, problem); }),
+            "mhla::cuda::f: mixing has a pattern and decaying terms, expected either");
 }
 
 TEST(CudaMakeProblem, StreamsTakeAllTokens) {

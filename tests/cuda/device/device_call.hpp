@@ -78,6 +78,7 @@ class DeviceCall {
         v_(host_.v.raw(), host_.v.bytes()),
         o_(host_.o.bytes()),
         mixing_(host_.mixing.raw(), host_.mixing.bytes()),
+        pattern_(host_.bits.data(), host_.bits.bytes()),
         gain_(host_.gain.raw(), host_.gain.bytes()),
         gate_(host_.gate.raw(), host_.gate.bytes()),
         query_angles_(host_.query_angles.raw(), host_.query_angles.bytes()),
@@ -133,13 +134,15 @@ class DeviceCall {
         {&k_, host_.k.raw()},
         {&v_, host_.v.raw()},
         {&mixing_, host_.mixing.raw()},
+        {&pattern_, host_.bits.data()},
         {&gain_, host_.gain.raw()},
         {&gate_, host_.gate.raw()},
         {&query_angles_, host_.query_angles.raw()},
         {&key_angles_, host_.key_angles.raw()}};
     for (const auto& [device, host] : inputs) {
       const std::vector<unsigned char> bytes = device->contents();
-      expect(std::memcmp(bytes.data(), host, bytes.size()) == 0, text() + ": wrote to an input");
+      expect(bytes.empty() || std::memcmp(bytes.data(), host, bytes.size()) == 0,
+             text() + ": wrote to an input");
     }
     for (DeviceBytes* bytes : {&q_, &k_, &v_, &o_, &mixing_, &workspace_}) {
       expect(bytes->guards_are_untouched(), text() + ": wrote outside of a tensor");
@@ -172,33 +175,35 @@ class DeviceCall {
     const auto floats = [](DeviceBytes& bytes) {
       return reinterpret_cast<const float*>(bytes.data());
     };
-    return {shape_.causal,
-            shape_.batch,
-            shape_.heads,
-            blocks(shape_.tokens, shape_.block),
-            blocks(shape_.key_tokens, shape_.key_block),
-            shape_.op,
-            on_device(host_.q.input(), q_),
-            on_device(host_.k.input(), k_),
-            on_device(host_.v.input(), v_),
-            on_device(host_.o.output(), o_),
-            floats(mixing_),
-            nullptr,
-            0,
-            {},
-            host_.normed() ? floats(gain_) : nullptr,
-            host_.gated() ? on_device(host_.gate.input(), gate_) : mhla::cuda::ConstTokenTensor{},
-            floats(query_angles_),
-            floats(key_angles_),
-            host_.mixing_array().head_stride,
-            host_.mixing_array().item_stride,
-            shape_.prefix,
-            shape_.key_prefix};
+    return {
+        shape_.causal,
+        shape_.batch,
+        shape_.heads,
+        blocks(shape_.tokens, shape_.block),
+        blocks(shape_.key_tokens, shape_.key_block),
+        shape_.op,
+        on_device(host_.q.input(), q_),
+        on_device(host_.k.input(), k_),
+        on_device(host_.v.input(), v_),
+        on_device(host_.o.output(), o_),
+        floats(mixing_),
+        nullptr,
+        0,
+        {},
+        host_.normed() ? floats(gain_) : nullptr,
+        host_.gated() ? on_device(host_.gate.input(), gate_) : mhla::cuda::ConstTokenTensor{},
+        floats(query_angles_),
+        floats(key_angles_),
+        host_.mixing_array().head_stride,
+        host_.mixing_array().item_stride,
+        shape_.prefix,
+        shape_.key_prefix,
+        pattern_.size() > 0 ? reinterpret_cast<const std::uint32_t*>(pattern_.data()) : nullptr};
   }
 
   CallShape shape_;
   Call<T> host_;
-  DeviceBytes q_, k_, v_, o_, mixing_, gain_, gate_, query_angles_, key_angles_;
+  DeviceBytes q_, k_, v_, o_, mixing_, pattern_, gain_, gate_, query_angles_, key_angles_;
   FormCall call_;
   FormPlan plan_{};
   DeviceBytes workspace_{0};

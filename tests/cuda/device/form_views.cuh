@@ -70,6 +70,15 @@ inline std::pair<Index, Index> mixing_shape(const FormCall& c) {
   return {c.rows(), c.columns()};
 }
 
+/// The mixing matrices of a call.
+inline mhla::cuda::MixingMatrices<const float> mixing_of(const FormCall& c) {
+  const auto [rows, columns] = mixing_shape(c);
+  mhla::cuda::MixingMatrices<const float> mixing({c.mixing, rows, columns, columns}, c.head_stride,
+                                                 c.item_stride);
+  mixing.pattern = c.pattern;
+  return mixing;
+}
+
 inline mhla::Workspace memory(void* begin, std::size_t bytes) {
   return {static_cast<std::byte*>(begin), bytes};
 }
@@ -92,9 +101,7 @@ template <class T, int D, int E, class R>
 void run_form(const FormCall& c, const R& rotary, cudaStream_t stream) {
   const auto in = inputs<T, D, E>(c);
   const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
-  const auto [rows, columns] = mixing_shape(c);
-  const mhla::cuda::MixingMatrices<const float> mixing({c.mixing, rows, columns, columns},
-                                                       c.head_stride, c.item_stride);
+  const mhla::cuda::MixingMatrices<const float> mixing = mixing_of(c);
   const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
   if (c.causal) {
     mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, c.op, out, workspace, c.device, stream,

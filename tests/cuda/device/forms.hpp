@@ -32,6 +32,7 @@ struct FormCall {
   std::int64_t head_stride = 0;         ///< of mixing matrices, and of their gradients
   std::int64_t item_stride = 0;
   std::int32_t query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks
+  const std::uint32_t* pattern = nullptr;         ///< of mixing matrices, on the device
 
   std::int64_t queries() const { return query_prefix + query_blocks.tokens(); }
   std::int64_t keys() const { return key_prefix + key_blocks.tokens(); }

@@ -196,6 +196,23 @@ void causal() {
   });
 }
 
+void patterns() {
+  const std::int32_t all = device_test::current_device().multiprocessors;
+  device_test::for_each_kind([&]<class T, int D, int E>() {
+    for (const mhla::Pattern& pattern :
+         {mhla::Pattern(300, 300, 3, 1), mhla::Pattern(300, 300, 70, 0)}) {
+      for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
+        for (const bool is_causal : {false, true}) {
+          CallShape shape{.heads = 2, .tokens = 600, .block = 2, .causal = is_causal};
+          shape.op.summaries = summaries;
+          shape.pattern = pattern;
+          check<T, D, E>(shape, all);
+        }
+      }
+    }
+  });
+}
+
 void decaying_terms() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     const std::pair<int, int> sizes[] = {{1, 1}, {300, 1}, {200, 16}, {600, 49}, {900, 1000}};
@@ -396,6 +413,7 @@ int main(int count, char** arguments) {
                                  {"Forms.Prefixes", prefixes},
                                  {"Forms.EveryFeatureMapAndScale", every_feature_map_and_scale},
                                  {"Forms.Causal", causal},
+                                 {"Forms.Patterns", patterns},
                                  {"Forms.DecayingTerms", decaying_terms},
                                  {"Forms.ManyBlocks", many_blocks},
                                  {"Forms.Rotary", rotary},

@@ -61,9 +61,7 @@ std::size_t GradientForms<T, D, E>::workspace_bytes(const GradientFormCall& c) {
 template <class T, int D, int E>
 void GradientForms<T, D, E>::run(const GradientFormCall& c, cudaStream_t stream) {
   const FormCall& f = c.forward;
-  const auto [rows, columns] = mixing_shape(f);
-  const mhla::cuda::MixingMatrices<const float> mixing({f.mixing, rows, columns, columns},
-                                                       f.head_stride, f.item_stride);
+  const mhla::cuda::MixingMatrices<const float> mixing = mixing_of(f);
   const mhla::Workspace workspace = memory(f.workspace, f.workspace_bytes);
   with_arguments<T, D, E>(c, [&](const auto& in, const auto& dout, const auto& gradients,
                                  const auto& kept, const auto& rotary) {

@@ -36,7 +36,8 @@ class DeviceGradient {
                 {host_.gain.raw(), host_.gain.bytes()},
                 {host_.gate.raw(), host_.gate.bytes()},
                 {host_.query_angles.raw(), host_.query_angles.bytes()},
-                {host_.key_angles.raw(), host_.key_angles.bytes()}} {
+                {host_.key_angles.raw(), host_.key_angles.bytes()},
+                {host_.bits.data(), host_.bits.bytes()}} {
     for (DeviceBytes& place : places_) place = DeviceBytes(0);
     const std::size_t bytes[] = {got_.q.bytes(),    got_.k.bytes(),      got_.v.bytes(),
                                  got_.gate.bytes(), got_.mixing.bytes(), got_.gain.bytes()};
@@ -115,7 +116,10 @@ class DeviceGradient {
         .head_stride = host_.mixing_array().head_stride,
         .item_stride = host_.mixing_array().item_stride,
         .query_prefix = shape_.prefix,
-        .key_prefix = shape_.key_prefix};
+        .key_prefix = shape_.key_prefix,
+        .pattern = host_.bits.bytes() > 0
+                       ? reinterpret_cast<const std::uint32_t*>(inputs_[9].data())
+                       : nullptr};
     call.dout = at(host_.dout.input(), inputs_[4]);
     call.dq = at(got_.q.output(), places_[0]);
     call.dk = at(got_.k.output(), places_[1]);
@@ -130,7 +134,7 @@ class DeviceGradient {
   CallShape shape_;
   cuda_test::GradientCall<T> host_;
   cuda_test::GradientTensors<T> got_;
-  DeviceBytes inputs_[9];
+  DeviceBytes inputs_[10];
   DeviceBytes places_[6] = {DeviceBytes(0), DeviceBytes(0), DeviceBytes(0),
                             DeviceBytes(0), DeviceBytes(0), DeviceBytes(0)};
 };
@@ -208,6 +212,21 @@ void matrices_of_heads() {
   });
 }
 
+void patterns() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const bool is_causal : {false, true}) {
+      CallShape shape{.heads = 2, .tokens = 420, .block = 3, .causal = is_causal};
+      shape.pattern = mhla::Pattern(140, 140, 40, 5);
+      check<T, D, E>(shape);
+    }
+    CallShape few{.batch = 2, .heads = 2, .tokens = 64, .block = 16};
+    few.pattern = mhla::Pattern(4, {{0, 3}, {1}, {}, {0, 2, 3}});
+    few.op.denominator = Denominator::kNone;
+    few.op.matrices = Matrices::kPerHead;
+    check<T, D, E>(few);
+  });
+}
+
 void decaying_terms() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
@@ -273,6 +292,7 @@ int main(int count, char** arguments) {
                                  {"Gradients.OfNormalizersAndMaps", of_normalizers_and_maps},
                                  {"Gradients.Causal", causal},
                                  {"Gradients.MatricesOfHeads", matrices_of_heads},
+                                 {"Gradients.Patterns", patterns},
                                  {"Gradients.DecayingTerms", decaying_terms},
                                  {"Gradients.RotaryGainAndGate", rotary_gain_and_gate},
                                  {"Gradients.OfFloat32", of_float32},

@@ -3,15 +3,20 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "mhla/cuda/kernel/key_sum_mixing.cuh"
 #include "mhla/cuda/kernel/key_sum_team.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm80_config.cuh"
+#include "mhla/cuda/kernel/pattern_bits.cuh"
 #include "mhla/cuda/kernel/rounded_mixing.cuh"
 #include "support/cuda/mixing_run.hpp"
 
@@ -19,6 +24,8 @@ namespace cuda_test {
 namespace {
 
 using namespace mhla::cuda;  // NOLINT
+using mhla::Index;
+using mhla::Pattern;
 
 template <class Kernels>
 class Mixing : public testing::Test {
@@ -179,6 +186,51 @@ void expect_rounded(bool earlier) {
       ASSERT_EQ(x.rounded_low.value(16 * i + b), round_to<T>(m - high)) << i << " " << b;
     }
   }
+}
+
+/// A pattern of single coefficients and empty rows, columns and strips.
+Pattern scattered(Index rows, Index columns) {
+  std::vector<std::vector<Index>> lists(static_cast<std::size_t>(rows));
+  for (Index i = 0; i < rows; i += 3) {
+    for (const Index b : {i * 7 % columns, i * i % columns}) {
+      if (b / 32 % 3 != 1) lists[static_cast<std::size_t>(i)].push_back(b);
+    }
+    auto& list = lists[static_cast<std::size_t>(i)];
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  }
+  return {columns, lists};
+}
+
+// Cases: bands within one strip and over several, rows without a coefficient, lists, and more
+// strips than a word has bits.
+TEST(MixingSm80, SkipsStripsOutsideOfThePattern) {
+  for (const bool earlier : {false, true}) {
+    for (const auto& [lower, upper] : {std::pair{0, 0}, {3, 40}, {70, 0}}) {
+      const MixingCase c{.rows = 150,
+                         .columns = 130,
+                         .earlier = earlier,
+                         .pattern = Pattern(150, 130, lower, upper)};
+      expect_right_mixtures<MixingOfPattern, bfloat16, 32, 32>(c);
+    }
+    expect_right_mixtures<MixingOfPattern, half, 48, 48, Precision::kPair>(
+        {.rows = 130, .columns = 200, .earlier = earlier, .pattern = scattered(130, 200)});
+  }
+  expect_right_mixtures<MixingOfPattern, half, 32, 32>(
+      {.rows = 3, .columns = 1200, .pattern = Pattern(1200, {{5, 1190}, {}, {700}})});
+}
+
+// Products by 0 add exact zeros.
+TEST(MixingSm80, GivesAPatternTheBitsOfAllCoefficients) {
+  MixingCase c{.rows = 150, .columns = 150, .pattern = scattered(150, 150)};
+  Mixtures<MixingOfPattern, bfloat16, 64, 64, Precision::kSingle> skipping(c);
+  Mixtures<MixingOnSm80, bfloat16, 64, 64, Precision::kSingle> whole(c);
+  whole.pattern = PatternMemory({});
+  whole.c.pattern = {};
+  skipping.launch();
+  whole.launch();
+  EXPECT_EQ(std::memcmp(skipping.high.raw(), whole.high.raw(), whole.high.bytes()), 0);
+  EXPECT_EQ(std::memcmp(skipping.z.raw(), whole.z.raw(), whole.z.bytes()), 0);
 }
 
 TEST(RoundedMixing, HasBothPartsAndZerosWhereNothingCounts) {

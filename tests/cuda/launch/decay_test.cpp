@@ -121,6 +121,23 @@ TYPED_TEST(DecayForms, GradientsOfPairsAndOfTermsOfHeadsAreWithinTheBound) {
   }
 }
 
+// An array of M^2 numbers would need 64 GiB, and four times as much for twice the blocks.
+TYPED_TEST(DecayForms, WorkspacesOfGradientsGrowWithTheBlocksAlone) {
+  const auto bytes = [](int blocks) {
+    mhla::cuda::GradientProblem problem{};
+    mhla::cuda::Problem& forward = problem.forward;
+    forward.batch = forward.heads = 1;
+    forward.query_blocks = forward.key_blocks = mhla::cuda::TokenBlocks(1, 1, blocks, 1, 1, 1);
+    forward.causal = true;
+    forward.op.decay_terms = 2;
+    problem.wants = {true, true, true, true, false, false};
+    const auto plan = mhla::cuda::gradient_plan<TypeParam::D, TypeParam::E, true, false>(
+        problem, Device{Arch::kSm90a, 132});
+    return static_cast<double>(plan.workspace_bytes);
+  };
+  EXPECT_LT(bytes(1 << 18), 2.01 * bytes(1 << 17));
+}
+
 TYPED_TEST(DecayForms, BitsOfGradientsAreTheSameEachTime) {
   using Number = typename TypeParam::T;
   CallShape shape = this->shape(120, 24, 2);

@@ -122,6 +122,12 @@ TEST(Width, CausalThreeStagesAreWithinTheBound) {
   }
 }
 
+TEST(Width, DecayingTermsAreWithinTheBound) {
+  CallShape shape{.heads = 2, .tokens = 270, .block = 20, .causal = true};
+  shape.op.decay_terms = 3;
+  run(shape, kDevices[0], Form::kThreeStage);
+}
+
 TEST(Width, NormedAndGatedOutputsAreWithinTheBound) {
   for (const bool small : {false, true}) {
     for (const bool causal : {false, true}) {
@@ -245,6 +251,9 @@ TEST(Width, GradientsOfManyTokensAreWithinTheBound) {
 TEST(Width, CausalGradientsAreWithinTheBound) {
   run_backward<true>({.heads = 2, .tokens = 230, .block = 40}, kDevices[0]);
   run_backward<true>({.tokens = 130, .block = 100}, kDevices[1]);
+  CallShape decaying{.tokens = 90, .block = 20};
+  decaying.op.decay_terms = 2;
+  run_backward<true>(decaying, kDevices[0]);
 }
 
 TEST(Width, GradientsOfMaskedTokensAndPrefixesAreWithinTheBound) {

@@ -130,6 +130,9 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
     device.track("gain", call.gain.raw(), call.gain.bytes(), Access::kRead);
   }
   track_masks(call, device);
+  if (call.bits.bytes() > 0) {
+    device.track("pattern", call.bits.data(), call.bits.bytes(), Access::kRead);
+  }
   if (call.gated()) device.track("gate", call.gate.raw(), call.gate.bytes(), Access::kRead);
   if (plan.workspace_bytes > 0) {
     device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);

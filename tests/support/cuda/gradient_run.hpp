@@ -60,6 +60,9 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
   track("key angles", call.key_angles, Access::kRead);
   if (out != nullptr) device.track("out", out->raw(), out->bytes(), Access::kRead);
   track_masks(call, device);
+  if (call.bits.bytes() > 0) {
+    device.track("pattern", call.bits.data(), call.bits.bytes(), Access::kRead);
+  }
   // Gradients of features, which are multiplied by phi' where tokens are masked.
   const Access inputs = problem.forward.selects() ? Access::kReadWrite : Access::kWrite;
   track("dq", to.q, inputs);

@@ -31,6 +31,7 @@
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "mhla/cuda/kernel/rounded_mixing.cuh"
+#include "support/cuda/pattern_memory.hpp"
 #include "support/cuda/problem.hpp"
 
 namespace cuda_test {
@@ -41,6 +42,12 @@ struct MixingOnSm80 {
   static constexpr Arch kArch = Arch::kSm80;
   template <class T, int D, int E, Precision P>
   using Kernel = mhla::cuda::MixingSm80<T, D, E, P>;
+};
+/// The kernel of matrices with a pattern.
+struct MixingOfPattern {
+  static constexpr Arch kArch = Arch::kSm80;
+  template <class T, int D, int E, Precision P>
+  using Kernel = mhla::cuda::MixingSm80<T, D, E, P, true>;
 };
 struct MixingOnSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
@@ -54,6 +61,7 @@ struct MixingCase {
   bool few_bits = false;  ///< summaries and m have few bits, so that sums are exact
   std::uint64_t seed = 0;
   int multiprocessors = 2;  ///< of the device, for kernels that use it
+  mhla::Pattern pattern{};  ///< of m, for MixingOfPattern; without rows all coefficients
 
   std::string text() const {
     return std::to_string(pairs) + " times [" + std::to_string(rows) + ", " +
@@ -73,6 +81,7 @@ struct Mixtures {
       : c(given),
         stride(c.columns + 3),
         mixing((c.rows - 1) * stride + c.columns),
+        pattern(c.pattern),
         in_high(size(c.columns) * E),
         in_low(size(c.columns) * E),
         in_z(size(c.columns)),
@@ -99,6 +108,7 @@ struct Mixtures {
         mixing[i * stride + b] =
             static_cast<float>(c.few_bits ? static_cast<double>(random.integer(-most, most)) / 1024
                                           : random.uniform(-1, 1));
+        if (!has(i, b)) mixing[i * stride + b] = 0;
       }
     }
   }
@@ -106,11 +116,12 @@ struct Mixtures {
   std::int64_t size(int count) const { return std::int64_t{c.pairs} * count * D; }
   int end(int i) const { return c.earlier && i < c.columns ? i : c.columns; }
   double m(int i, int b) const { return mixing.value(i * stride + b); }
+  bool has(int i, int b) const { return c.pattern.rows() == 0 || c.pattern.holds(i, b); }
 
   MixingParameters stage(bool key_sum) {
     return {{in_high.raw(), kPair ? in_low.raw() : nullptr, key_sum ? in_z.data() : nullptr},
             {high.raw(), kPair ? low.raw() : nullptr, key_sum ? z.data() : nullptr},
-            {mixing.data(), stride},
+            {.data = mixing.data(), .stride = stride, .strips = pattern.data()},
             c.rows,
             c.columns,
             c.earlier,
@@ -135,6 +146,9 @@ struct Mixtures {
     const typename Kernel::Params p = params(key_sum);
     emulator::Device device(c.seed);
     device.track("m", mixing.data(), mixing.bytes(), emulator::Access::kRead);
+    if (pattern.bytes() > 0) {
+      device.track("pattern", pattern.data(), pattern.bytes(), emulator::Access::kRead);
+    }
     device.track("in_high", in_high.raw(), in_high.bytes(), emulator::Access::kRead);
     device.track("high", high.raw(), high.bytes(), emulator::Access::kWrite);
     if (kPair) {
@@ -160,13 +174,28 @@ struct Mixtures {
     return r;
   }
 
+  /// Returns true if the pattern has some coefficients in rows i.. and columns b..
+  bool any(int i, int i_end, int b, int b_end) const {
+    bool found = false;
+    for (int row = i; row < i_end; ++row) {
+      for (int column = b; column < b_end; ++column) found = found || has(row, column);
+    }
+    return found;
+  }
+
   /// Summaries that are read. Kernels of sm_80 read them once per 64 rows, as far as these rows use
-  /// them. On sm_90a they are read in whole strips of 64: once if an item has all rows, otherwise
-  /// once per 128 rows.
+  /// them, without strips of 32 that the pattern lacks. On sm_90a they are read in whole strips of
+  /// 64: once if an item has all rows, otherwise once per 128 rows.
   std::size_t summaries_read(const typename Kernel::Params& p) const {
     int read = 0;
     if constexpr (kSm80) {
-      for (int row = 0; row < c.rows; row += 64) read += end(std::min(row + 64, c.rows) - 1);
+      for (int row = 0; row < c.rows; row += 64) {
+        const int last = std::min(row + 64, c.rows), stop = end(last - 1);
+        for (int b = 0; b < stop; b += 32) {
+          const int b_end = std::min(b + 32, stop);
+          if (any(row, last, b, std::min(b + 32, c.columns))) read += b_end - b;
+        }
+      }
     } else {
       const int step = p.items.stays ? c.rows : 128;
       for (int row = 0; row < c.rows; row += step) {
@@ -268,6 +297,7 @@ struct Mixtures {
   MixingCase c;
   std::int64_t stride;
   Array<float> mixing;
+  PatternMemory pattern;
   Array<T> in_high, in_low;
   Array<float> in_z;
   Array<T> rounded_high, rounded_low;

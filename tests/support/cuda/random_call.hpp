@@ -25,6 +25,7 @@ struct CallShape {
   bool rotary = false;                  ///< queries and keys have separate tables
   bool normed = false, gated = false;   ///< of outputs
   int prefix = 0, key_prefix = prefix;  ///< tokens before `tokens`
+  mhla::Pattern pattern{};              ///< of mixing matrices; without rows all coefficients
 };
 
 /// Angles of tokens in raster order, or of a causal sequence from position `first` on. The tokens
@@ -56,8 +57,8 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   const auto tensor = [&](int n, int d) {
     return Tensor<T>(shape.batch, n, shape.heads, d, Layout::any(shape.layout, n, shape.heads, d));
   };
-  const CallOptions options{shape.tokens, shape.block,  shape.key_tokens, shape.key_block,
-                            shape.op,     shape.causal, shape.prefix,     shape.key_prefix};
+  const CallOptions options{shape.tokens, shape.block,  shape.key_tokens, shape.key_block, shape.op,
+                            shape.causal, shape.prefix, shape.key_prefix, shape.pattern};
   Call<T> call{options,       tensor(nq, D),
                tensor(nk, D), tensor(nk, E),
                tensor(nq, E), Array<float>(options.matrix_numbers(shape.batch, shape.heads))};
@@ -68,6 +69,14 @@ Call<T> random_call(const CallShape& shape, std::uint64_t seed, bool signed_weig
   call.v.fill(number);
   call.each_coefficient(
       [&](float& m, int) { m = static_cast<float>(random.uniform(signed_weights ? -1 : 0, 1)); });
+  if (shape.pattern.rows() > 0) {
+    call.bits = PatternMemory(shape.pattern);
+    std::int64_t place = 0;
+    call.each_coefficient([&](float& m, int) {
+      const std::int64_t i = place++ % call.coefficients();
+      if (!call.has(i / call.columns(), i % call.columns())) m = 0;
+    });
+  }
   if (shape.rotary) {
     call.query_angles = rotary_angles(shape, shape.tokens, D, 0, shape.prefix);
     call.key_angles = rotary_angles(shape, shape.key_tokens, D, 20, shape.key_prefix);

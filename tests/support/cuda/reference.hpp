@@ -42,6 +42,8 @@
 
 #include "mhla/core/matrix.hpp"
 #include "mhla/cuda/launch/problem.cuh"
+#include "mhla/policy/grid_partition.hpp"
+#include "support/cuda/pattern_memory.hpp"
 #include "support/cuda/prefixed.hpp"
 #include "support/cuda/problem.hpp"
 
@@ -56,6 +58,7 @@ struct CallOptions {
   mhla::cuda::Operator op;
   bool causal;
   int prefix = 0, key_prefix = 0;  ///< tokens before those
+  mhla::Pattern pattern{};         ///< of mixing matrices; without rows all coefficients
 
   PrefixedGrid queries() const { return {prefix, tokens, block}; }
   PrefixedGrid keys() const { return {key_prefix, key_tokens, key_block}; }
@@ -66,6 +69,9 @@ struct CallOptions {
   std::int32_t key_slots() const { return slots_of(key_prefix, key_block); }
   std::int64_t coefficients() const { return query_blocks() * key_blocks(); }  ///< per matrix
   bool decays() const { return op.decay_terms > 0; }
+  bool has(mhla::Index i, mhla::Index b) const {
+    return pattern.rows() == 0 || pattern.holds(i, b);
+  }
   /// Numbers of a matrix: its coefficients, or its decaying terms [2,R].
   std::int64_t rows() const { return decays() ? 2 : query_blocks(); }
   std::int64_t columns() const { return decays() ? op.decay_terms : key_blocks(); }
@@ -101,8 +107,13 @@ struct Call : CallOptions {
   Array<float> gain{0};                             ///< [E]; of size 0 outputs are not normalised
   Tensor<T> gate{0, 0, 0, 0, {}};                   ///< [B,Nq,H,E], or of size 0
   Array<unsigned char> query_keep{0}, key_keep{0};  ///< masks [B,N], or of size 0
+  PatternMemory bits{{}};                           ///< of `pattern`
 
-  mhla::cuda::MixingArray mixing_array() const { return matrices(mixing.data(), q.heads()); }
+  mhla::cuda::MixingArray mixing_array() const {
+    mhla::cuda::MixingArray array = matrices(mixing.data(), q.heads());
+    array.strips = bits.data();
+    return array;
+  }
   /// Place of a head's matrix in `mixing`.
   std::int64_t matrix_of(int b, int h) const {
     return mixing_array().of({b, h}).data - mixing.data();

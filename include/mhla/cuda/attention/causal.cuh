@@ -29,7 +29,7 @@ Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator&
 /// cuda::bidirectional().
 /// \param blocks     `contiguous(N, W)`.
 /// \param mixing     at least [M, M], dense rows; one, or those that op.matrices says. Only the
-///                   lower triangle of the leading [M, M] is read.
+///                   lower triangle of the leading [M, M] is read. With op.decay_terms [2, R].
 /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
 /// \param device     `current_device()`.
 /// \param rotary     NoRotary, or a Rotary for a form without denominators.

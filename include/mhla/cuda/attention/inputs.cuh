@@ -32,6 +32,9 @@ template <class A>
 struct MixingMatrices : MatrixView<A> {
   Index head_stride = 0;  ///< elements from a head's matrix to the next, 0 if heads share it
   Index item_stride = 0;  ///< elements from a batch item's matrices to the next, 0 if items share
+  /// pattern_bits() in device memory of a pattern that all matrices have, of exactly their blocks,
+  /// or null. They have zeros outside of it, and three stages skip the zeros.
+  const std::uint32_t* pattern = nullptr;
 
   constexpr MixingMatrices() = default;
   /// \param matrix  the first
@@ -44,7 +47,10 @@ struct MixingMatrices : MatrixView<A> {
       : MatrixView<A>(matrix) {}
   template <std::same_as<std::remove_const_t<A>> N>
   requires(std::is_const_v<A>) constexpr MixingMatrices(const MixingMatrices<N>& x)  // NOLINT
-      : MatrixView<A>(x), head_stride(x.head_stride), item_stride(x.item_stride) {}
+      : MatrixView<A>(x),
+        head_stride(x.head_stride),
+        item_stride(x.item_stride),
+        pattern(x.pattern) {}
 };
 
 /// Element types of device tensors. __nv_bfloat16 and __half have the same bits: cast the pointers.
@@ -315,6 +321,10 @@ inline MixingArray mixing_array(const char* function, const MixingMatrices<const
   MixingArray array = mixing_array(function, mixing, shape.rows, shape.columns, shape.larger);
   array.item_stride = mixing.item_stride;
   array.head_stride = mixing.head_stride;
+  if (mixing.pattern != nullptr && problem.decays()) {
+    fail_option(function, "mixing", "has a pattern and decaying terms", "either");
+  }
+  array.strips = mixing.pattern;
   return array;
 }
 

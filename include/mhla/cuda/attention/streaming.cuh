@@ -150,6 +150,7 @@ Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
   problem.op.matrices = op.matrices;
   problem.query_blocks = problem.key_blocks = blocks_;
   mixing_ = detail::mixing_array(kName, mixing, problem);
+  mixing_.strips = nullptr;  // it is of more blocks than a prefill
   layout_ = streaming_state_layout(pairs, mixing.rows, block_length, D, E, op.summaries);
 }
 

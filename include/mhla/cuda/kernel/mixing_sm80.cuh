@@ -18,7 +18,8 @@
 ///     kPair     m_high S_high + m_low S_high + m_high S_low
 ///
 /// With `earlier`, strips right of the diagonal are not loaded, and 16 x 16 parts of m that are
-/// zero are not multiplied. Thread blocks of the last rows have most work and begin first.
+/// zero are not multiplied. Thread blocks of the last rows have most work and begin first. With
+/// kSkips, strips that the matrix's pattern lacks are not loaded either.
 ///
 /// Thread blocks are numbered along x by pair, then tile of columns, then tile of rows. Thread
 /// blocks that read the same summaries are neighbours, and find them in L2. All three go downward.
@@ -41,6 +42,7 @@
 #include "mhla/cuda/kernel/key_sum_mixing.cuh"
 #include "mhla/cuda/kernel/mixing_sm80_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/pattern_bits.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
 #include "mhla/cuda/ptx/global.cuh"
@@ -56,15 +58,16 @@
 
 namespace mhla::cuda {
 
-template <class T, int D, int E, Precision P>
+/// \tparam kSkips  p.mixing has the strips of a pattern
+template <class T, int D, int E, Precision P, bool kSkips = false>
 struct MixingSm80 {
   using Params = MixingParameters;
   using Config = MixingConfig<D, E, P>;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kSharedBytes;
-  static constexpr int kBlocksPerMultiprocessor = P == Precision::kPair ? 2 : 4;
-  static constexpr int kRegisters = P == Precision::kPair ? 168 : 128;
+  static constexpr int kBlocksPerMultiprocessor = P == Precision::kPair ? 2 : kSkips ? 3 : 4;
+  static constexpr int kRegisters = P == Precision::kPair || kSkips ? 168 : 128;
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * tiles(p) * row_tiles(p);
@@ -128,12 +131,25 @@ struct MixingSm80 {
             row,    p.end(last), ptx::shared_begin()};
   }
 
-  static MHLA_DEVICE typename Config::Summaries stage(const WorkTile& at, std::int32_t strip) {
-    return {at.shared + static_cast<std::uint32_t>(strip % kStages) * Config::kStageBytes};
+  /// Shared memory of the turn-th strip that is loaded.
+  static MHLA_DEVICE typename Config::Summaries stage(const WorkTile& at, std::int32_t turn) {
+    return {at.shared + static_cast<std::uint32_t>(turn % kStages) * Config::kStageBytes};
   }
-  static MHLA_DEVICE typename Config::Factors factors(const WorkTile& at, std::int32_t strip) {
+  static MHLA_DEVICE typename Config::Factors factors(const WorkTile& at, std::int32_t turn) {
     return {at.shared + kStages * Config::kStageBytes +
-            static_cast<std::uint32_t>(strip % 2) * Config::Factors::kBytes};
+            static_cast<std::uint32_t>(turn % 2) * Config::Factors::kBytes};
+  }
+
+  /// Returns the first strip from `strip` on that is loaded, or any that is not below `strips`.
+  static MHLA_DEVICE std::int32_t next_of(const Params& p, const WorkTile& at, std::int32_t strip,
+                                          std::int32_t strips) {
+    static_assert(PatternBits::kRows == Config::kRows && PatternBits::kColumns == kStrip);
+    if constexpr (kSkips) {
+      const std::int32_t tile = at.row / Config::kRows * PatternBits::words(p.columns);
+      return PatternBits::next(p.mixing.strips + tile, strip, strips);
+    } else {
+      return strip;
+    }
   }
 
   static MHLA_DEVICE void mix_key_sums(const Params& p, const WorkTile& at) {
@@ -151,21 +167,27 @@ struct MixingSm80 {
 
   static MHLA_DEVICE void mix_summaries(const Params& p, const WorkTile& at) {
     const std::int32_t strips = (at.depth + kStrip - 1) / kStrip;
-    const auto copy = [&](std::int32_t strip) {
-      if (strip < strips) copy_strip(p, at, strip);
+    const auto copy = [&](std::int32_t turn, std::int32_t strip) {
+      if (strip < strips) copy_strip(p, at, turn, strip);
       ptx::cp_async_commit_group();
     };
-    MHLA_CUDA_UNROLL
-    for (int strip = 0; strip < kStages - 1; ++strip) copy(strip);
-    store_factors(at, 0, load_coefficients(p, at, 0));
-    Coefficients ahead = load_coefficients(p, at, 1);
+    static_assert(kStages == 3);
+    std::int32_t strip = next_of(p, at, 0, strips);
+    std::int32_t second = next_of(p, at, strip + 1, strips);
+    copy(0, strip);
+    copy(1, second);
+    store_factors(at, 0, load_coefficients(p, at, strip));
+    Coefficients ahead = load_coefficients(p, at, second);
     Sums sums{};
     MHLA_CUDA_LOOP
-    for (std::int32_t strip = 0; strip < strips; ++strip) {
-      next_strip<kStages>([&] { copy(strip + kStages - 1); });
-      store_factors(at, strip + 1, ahead);
-      ahead = load_coefficients(p, at, strip + 2);
-      add_strip(p, at, strip, sums);
+    for (std::int32_t turn = 0; strip < strips; ++turn) {
+      const std::int32_t third = kSkips ? next_of(p, at, second + 1, strips) : turn + 2;
+      next_strip<kStages>([&] { copy(turn + 2, third); });
+      store_factors(at, turn + 1, ahead);
+      ahead = load_coefficients(p, at, third);
+      add_strip(p, at, turn, strip, sums);
+      strip = kSkips ? second : turn + 1;
+      second = third;
     }
     ptx::bar_sync();
     write_part(p, p.out.high, at, sums);
@@ -178,12 +200,13 @@ struct MixingSm80 {
   }
 
   /// Starts the copies of a strip: zeros for b before `lead` and from `depth` on.
-  static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip) {
+  static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t turn,
+                                     std::int32_t strip) {
     const std::int64_t begin = p.in.first(at.pair, p.columns - p.mixing.lead) * kSummaryBytes +
                                at.column_tile * (2 * Config::kColumns);
     const std::int32_t lead = p.mixing.lead;
     const ConsecutiveTokens blocks{strip * kStrip - lead, at.depth - lead};
-    const typename Config::Summaries tile = stage(at, strip);
+    const typename Config::Summaries tile = stage(at, turn);
     copy_rows<kThreads>(tile, p.in.high + begin, kSummaryBytes, blocks, at.thread);
     if constexpr (P == Precision::kPair) {
       const typename Config::Summaries low{tile.begin + Config::Summaries::kBytes};
@@ -217,9 +240,9 @@ struct MixingSm80 {
     return m;
   }
 
-  static MHLA_DEVICE void store_factors(const WorkTile& at, std::int32_t strip,
+  static MHLA_DEVICE void store_factors(const WorkTile& at, std::int32_t turn,
                                         const Coefficients& m) {
-    const typename Config::Factors tile = factors(at, strip);
+    const typename Config::Factors tile = factors(at, turn);
     MHLA_CUDA_UNROLL
     for (std::uint32_t index = 0; index < 8; ++index) {
       const std::uint32_t row = coefficient_row(at, index);
@@ -231,10 +254,10 @@ struct MixingSm80 {
     }
   }
 
-  static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t strip,
-                                    Sums& sums) {
-    const typename Config::Summaries high = stage(at, strip);
-    const typename Config::Factors m = factors(at, strip);
+  static MHLA_DEVICE void add_strip(const Params& p, const WorkTile& at, std::int32_t turn,
+                                    std::int32_t strip, Sums& sums) {
+    const typename Config::Summaries high = stage(at, turn);
+    const typename Config::Factors m = factors(at, turn);
     const TileCoord column = columns_coord(at.lane);
     const TileCoord row = rows_coord(at.lane);
     MHLA_CUDA_UNROLL

@@ -3,7 +3,8 @@
 /// \file
 /// Sums parts that thread blocks of another kernel wrote, in a fixed order:
 ///
-///     y_ib = sum_n x_n,ib     0 where b > i with `lower`, and own_n,i added where b = i
+///     y_ib = sum_n x_n,ib     0 outside of the pattern, and where b > i with `lower`; own_n,i is
+///                             added where b = i
 ///
 /// for every matrix y. Matrix g is that of batch item g / heads and head g % heads. Eight threads
 /// share each number: thread s adds the parts s, s + 8, ... Their sums are added in pairs.
@@ -11,6 +12,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/pattern_bits.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
@@ -32,6 +34,14 @@ struct OrderedSumParameters {
   std::int64_t head_stride = 0;
   Divisor heads{};
   std::int32_t matrices = 1;
+  const std::uint32_t* pattern = nullptr;  ///< coefficients of PatternBits, or null
+
+  MHLA_DEVICE bool has(std::int32_t row, std::int32_t column) const {
+    if (lower && column >= row) return false;
+    if (pattern == nullptr) return true;
+    const std::int64_t word = std::int64_t{row} * PatternBits{rows, columns}.row_words();
+    return (PatternBits::load(pattern + word + column / 32) >> (column % 32) & 1) != 0;
+  }
 };
 
 struct OrderedSumsSm80 {
@@ -55,7 +65,7 @@ struct OrderedSumsSm80 {
     const std::int32_t column = static_cast<std::int32_t>(index) % p.columns;
     const bool exists = row < p.rows;
     float sum = 0;
-    if (exists && !(p.lower && column >= row)) {
+    if (exists && p.has(row, column)) {
       const std::int64_t step = std::int64_t{p.rows} * p.columns;
       sum = of_parts(p.parts + matrix * (p.count * step) + index, step, p.count, sharer);
     }

@@ -77,6 +77,9 @@ struct MixingArray {
   /// Elements from an item's matrices, and from a head's, to the next; 0 if they share matrices.
   std::int64_t item_stride = 0;
   std::int64_t head_stride = 0;
+  /// Strips of the pattern of all matrices (pattern_bits.cuh), or null. Coefficients outside of the
+  /// pattern are 0.
+  const std::uint32_t* strips = nullptr;
 
   /// The matrix of a pair.
   MHLA_HOST_DEVICE constexpr MixingArray of(BatchHead pair) const {
@@ -84,9 +87,10 @@ struct MixingArray {
     matrix.data += pair.batch * item_stride + pair.head * head_stride;
     return matrix;
   }
-  /// The matrices from row i and column b on.
+  /// The matrices from row i and column b on. A part has no pattern.
   constexpr MixingArray from(std::int32_t i, std::int32_t b = 0) const {
     MixingArray part = *this;
+    if (i != 0 || b != 0) part.strips = nullptr;
     part.data += i * stride + b;
     return part;
   }

@@ -15,6 +15,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/pattern_bits.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/mma.cuh"
@@ -22,17 +23,28 @@
 namespace mhla::cuda {
 
 struct SummaryProductParameters {
-  const unsigned char* rows_data;     ///< dS~ [pairs, rows, K]
-  const unsigned char* columns_data;  ///< S [pairs, columns, K]
-  std::int32_t rows;                  ///< Mq
-  std::int32_t columns;               ///< Mk
-  std::int32_t slabs;                 ///< slabs of the pairs of a matrix
-  std::int32_t chunks;                ///< chunks of these slabs
-  bool lower;                         ///< only b < i is needed
-  float factor;                       ///< multiplies the sums
-  float* parts;                       ///< [chunks slices(), rows, columns] of the first matrix
-  std::int32_t matrices = 1;          ///< matrix g has pairs g, g + matrices, ...
-  std::int64_t matrix_parts = 0;      ///< numbers from a matrix's parts to the next
+  const unsigned char* rows_data;         ///< dS~ [pairs, rows, K]
+  const unsigned char* columns_data;      ///< S [pairs, columns, K]
+  std::int32_t rows;                      ///< Mq
+  std::int32_t columns;                   ///< Mk
+  std::int32_t slabs;                     ///< slabs of the pairs of a matrix
+  std::int32_t chunks;                    ///< chunks of these slabs
+  bool lower;                             ///< only b < i is needed
+  float factor;                           ///< multiplies the sums
+  float* parts;                           ///< [chunks slices(), rows, columns] of the first matrix
+  std::int32_t matrices = 1;              ///< matrix g has pairs g, g + matrices, ...
+  std::int64_t matrix_parts = 0;          ///< numbers from a matrix's parts to the next
+  const std::uint32_t* strips = nullptr;  ///< of the pattern (pattern_bits.cuh), or null
+
+  /// Returns true if some coefficients of a row's tile are needed, in 64 columns.
+  MHLA_DEVICE bool needs(std::int32_t row, std::int32_t column) const {
+    if (lower && column > row + 15) return false;
+    if (strips == nullptr) return true;
+    static_assert(PatternBits::kRows == kTile && 2 * PatternBits::kColumns == kTile);
+    const std::int32_t strip = column / PatternBits::kColumns;
+    const std::int32_t word = row / kTile * PatternBits::words(columns) + strip / 32;
+    return (PatternBits::load(strips + word) >> (strip % 32) & 3) != 0;
+  }
 
   static constexpr std::int32_t kTile = 64;
 
@@ -69,7 +81,7 @@ struct SummaryProductsSm80 {
     const std::int32_t column = tile % p.column_tiles() * Params::kTile;
     const std::int32_t row = tile / p.column_tiles() * Params::kTile + warp % row_warps * 16,
                        slice = warp / row_warps;
-    if (row >= p.rows || (p.lower && column > row + 15)) return;
+    if (row >= p.rows || !p.needs(row, column)) return;
     const std::int32_t step = (kSteps - 1) / slices + 1;
     float sums[8][4] = {};
     MHLA_CUDA_LOOP

@@ -139,6 +139,10 @@ void run_mixing(const Problem& problem, MixingArray mixing, const WorkspaceArray
     return;
   }
   const MixingParameters mixed = mixing_stage(problem, arrays, mixing);
+  if (mixing.strips != nullptr) {
+    stream.template run<MixingSm80<T, D, E, P, true>>(mixed, pairs, start);
+    return;
+  }
   if constexpr (Widths<D, E>::kWgmma) {
     if (mixed.rounded.high != nullptr) {
       stream.template run<RoundedMixingSm80<factor_t<T>, P>>(mixed, pairs, start);

@@ -25,6 +25,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/decay_products_sm80.cuh"
 #include "mhla/cuda/kernel/intra_weights.cuh"
+#include "mhla/cuda/kernel/pattern_bits.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/score_products_sm80.cuh"
 #include "mhla/cuda/kernel/sum_products_sm80.cuh"
@@ -111,8 +112,14 @@ struct GradientLayout {
                               problem.dv, true);
   }
   /// Coefficients by which blocks of queries read blocks of keys.
-  MixingArray mixed() const { return kCausal && !decays() ? copies(arrays.strict, mk()) : mixing; }
-  MixingArray transposed() const { return decays() ? mixing : copies(arrays.transposed, mq()); }
+  MixingArray mixed() const {
+    return kCausal && !decays() ? copies(arrays.strict, mk(), 0) : mixing;
+  }
+  MixingArray transposed() const {
+    return decays() ? mixing : copies(arrays.transposed, mq(), pattern().transposed());
+  }
+  /// Layout of the matrices' pattern.
+  PatternBits pattern() const { return {mq(), mk()}; }
   /// Coefficients by which blocks of a causal form read themselves.
   MixingArray intra() const {
     return decays() ? intra_mixing(arrays.intra_weights, forward().op.matrices, forward().heads)
@@ -155,7 +162,8 @@ struct GradientLayout {
                                .lower = kCausal,
                                .factor = 1,
                                .parts = arrays.mixing_parts,
-                               .matrices = matrices()};
+                               .matrices = matrices(),
+                               .strips = mixing.strips};
     p.chunks = detail::chunks_of(p.slabs, p.tiles() * matrices());
     return p;
   }
@@ -252,8 +260,10 @@ struct GradientLayout {
     return pairs_of_matrix() * (halves * kTiles + (key_sums() ? 1 : 0));
   }
   /// Copies of all matrices, with rows of `columns` numbers.
-  MixingArray copies(const float* data, std::int32_t columns) const {
+  /// \param strips  place of their strips in the pattern
+  MixingArray copies(const float* data, std::int32_t columns, std::int64_t strips) const {
     MixingArray array{data, columns};
+    if (mixing.strips != nullptr) array.strips = mixing.strips + strips;
     const std::int64_t size = std::int64_t{mq()} * mk();
     if (forward().op.matrices != Matrices::kShared) array.head_stride = size;
     if (forward().op.matrices == Matrices::kPerItemAndHead) {

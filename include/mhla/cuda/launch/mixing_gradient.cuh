@@ -100,6 +100,7 @@ class MixingGradientRun {
   template <class Stream>
   void add_parts(const Stream& stream) const {
     const bool any = l_.pairs() > 0;
+    const std::uint32_t* const strips = l_.mixing.strips;
     if constexpr (kCausal) {
       if (l_.decays()) {
         stream.template run<DecaySumsSm80>(
@@ -116,20 +117,22 @@ class MixingGradientRun {
         return;
       }
     }
-    stream.template run<OrderedSumsSm80>({.parts = l_.arrays.mixing_parts,
-                                          .count = any ? l_.mixing_parts() : 0,
-                                          .rows = l_.mq(),
-                                          .columns = l_.mk(),
-                                          .lower = kCausal,
-                                          .intra_parts = l_.arrays.intra_parts,
-                                          .intra_count = any && kCausal ? l_.intra_parts() : 0,
-                                          .sums = l_.problem.dmixing.data,
-                                          .stride = l_.problem.dmixing.stride,
-                                          .item_stride = l_.problem.dmixing.item_stride,
-                                          .head_stride = l_.problem.dmixing.head_stride,
-                                          .heads = Divisor(std::max(l_.forward().heads, 1)),
-                                          .matrices = l_.matrices()},
-                                         l_.pairs());
+    stream.template run<OrderedSumsSm80>(
+        {.parts = l_.arrays.mixing_parts,
+         .count = any ? l_.mixing_parts() : 0,
+         .rows = l_.mq(),
+         .columns = l_.mk(),
+         .lower = kCausal,
+         .intra_parts = l_.arrays.intra_parts,
+         .intra_count = any && kCausal ? l_.intra_parts() : 0,
+         .sums = l_.problem.dmixing.data,
+         .stride = l_.problem.dmixing.stride,
+         .item_stride = l_.problem.dmixing.item_stride,
+         .head_stride = l_.problem.dmixing.head_stride,
+         .heads = Divisor(std::max(l_.forward().heads, 1)),
+         .matrices = l_.matrices(),
+         .pattern = strips != nullptr ? strips + l_.pattern().coefficients() : nullptr},
+        l_.pairs());
   }
 
  private:

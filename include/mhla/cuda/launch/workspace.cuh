@@ -95,8 +95,8 @@ struct WorkspaceArrays {
   SummaryArray summaries;  ///< of the key blocks
   SummaryArray mixtures;   ///< of the query blocks
   float* scores;
-  RoundedMixing rounded;  ///< null if there is no array for it
-  float* intra_weights;   ///< of causal forms with decaying terms
+  RoundedMixing rounded;           ///< null if there is no array for it
+  float* intra_weights = nullptr;  ///< of causal forms with decaying terms
 };
 
 template <int D, int E>
