@@ -17,7 +17,7 @@ using mhla::cuda::FeatureMap;
 using mhla::cuda::GradientPlan;
 using mhla::cuda::Matrices;
 
-constexpr Device kA100{Arch::kSm80, 8}, kH100{Arch::kSm90a, 8};
+constexpr Device kGradientA100{Arch::kSm80, 8}, kGradientH100{Arch::kSm90a, 8};
 
 /// Runs the planned gradient and compares it with the CPU's.
 template <int D, int E, bool kCausal>
@@ -38,10 +38,10 @@ void run_all() {
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-3f;
   shape.tokens = shape.key_tokens = {8, 10};
-  run<D, E, false>(shape, kH100);
+  run<D, E, false>(shape, kGradientH100);
   shape = {.tokens = 90, .block = 25, .key_tokens = 70, .key_block = 14, .layout = 1};
-  run<D, E, false>(shape, kA100);
-  run<D, E, true>({.heads = 2, .tokens = 150, .block = 75}, kH100);
+  run<D, E, false>(shape, kGradientA100);
+  run<D, E, true>({.heads = 2, .tokens = 150, .block = 75}, kGradientH100);
 }
 
 TEST(FloatGradients, AreWithinTheBound) { run_all<64, 64>(); }
@@ -58,16 +58,16 @@ TEST(FloatGradients, EveryFeatureMapIsWithinTheBound) {
                 .denominator = map.exponential ? Denominator::kKeySum : Denominator::kNone,
                 .scale = 0.7f,
                 .matrices = Matrices::kPerItemAndHead};
-    run<32, 32, false>(shape, kA100);
-    run<32, 32, true>(shape, kA100);
+    run<32, 32, false>(shape, kGradientA100);
+    run<32, 32, true>(shape, kGradientA100);
   }
 }
 
 TEST(FloatGradients, OfNormedAndGatedOutputsAreWithinTheBound) {
   CallShape shape{.tokens = 70, .block = 35};
   shape.normed = shape.gated = true;
-  run<64, 64, false>(shape, kA100);
-  run<64, 64, true>(shape, kA100);
+  run<64, 64, false>(shape, kGradientA100);
+  run<64, 64, true>(shape, kGradientA100);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ using mhla::cuda::most_blocks;
 using mhla::cuda::Plan;
 using mhla::cuda::Problem;
 
-constexpr Device kHopper{Arch::kSm90a, 132}, kAmpere{Arch::kSm80, 108};
-constexpr Device kSmall{Arch::kSm80, 100, 89, 0, mhla::cuda::kLeastShared};
+constexpr Device kDevice90{Arch::kSm90a, 132}, kDevice80{Arch::kSm80, 108};
+constexpr Device kDevice99{Arch::kSm80, 100, 89, 0, mhla::cuda::kLeastShared};
 
 /// The plan of many heads of `blocks` blocks.
 template <int D, int E>
@@ -42,7 +42,7 @@ Plan plan_of(Index tokens, Index blocks, const Device& device, bool causal) {
 /// Summaries move fewer bytes than tensors, or none.
 template <int D, int E>
 void expect_few_bytes() {
-  for (const Device& device : {kHopper, kAmpere, kSmall}) {
+  for (const Device& device : {kDevice90, kDevice80, kDevice99}) {
     for (const bool causal : {false, true}) {
       for (const Index tokens : {1, 100, 256, 257, 500, 1024, 2000, 2048, 2049, 4096, 31500}) {
         SCOPED_TRACE(std::to_string(tokens) + (causal ? " causal" : ""));
@@ -70,25 +70,25 @@ TEST(MostBlocks, AreThoseOfTheFormsThatThePlanTakes) {
   const auto most = [](Index tokens, const Device& device, bool causal = false) {
     return most_blocks<64>(tokens, device, causal).blocks;
   };
-  EXPECT_EQ(most(256, kHopper), 256);
-  EXPECT_EQ(most(257, kHopper), 16);
-  EXPECT_EQ(most(257, kSmall), 8);
-  EXPECT_EQ(most(2048, kHopper, true), 32);
-  EXPECT_EQ(most(2049, kHopper, true), 16);  // 2049 / (2 * 64)
-  EXPECT_EQ(most(2048, kAmpere, true), 16);
-  EXPECT_EQ(most(8192, kHopper), 64);
-  EXPECT_EQ((most_blocks<128, 256>(8192, kHopper, true).blocks), 32);
-  EXPECT_EQ((plan_of<64, 64>(1024, 16, kHopper, false).form), Form::kFused);
-  EXPECT_EQ((plan_of<64, 64>(1024, 17, kHopper, false).form), Form::kThreeStage);
-  EXPECT_EQ((plan_of<64, 64>(2048, 32, kHopper, true).form), Form::kFused);
+  EXPECT_EQ(most(256, kDevice90), 256);
+  EXPECT_EQ(most(257, kDevice90), 16);
+  EXPECT_EQ(most(257, kDevice99), 8);
+  EXPECT_EQ(most(2048, kDevice90, true), 32);
+  EXPECT_EQ(most(2049, kDevice90, true), 16);  // 2049 / (2 * 64)
+  EXPECT_EQ(most(2048, kDevice80, true), 16);
+  EXPECT_EQ(most(8192, kDevice90), 64);
+  EXPECT_EQ((most_blocks<128, 256>(8192, kDevice90, true).blocks), 32);
+  EXPECT_EQ((plan_of<64, 64>(1024, 16, kDevice90, false).form), Form::kFused);
+  EXPECT_EQ((plan_of<64, 64>(1024, 17, kDevice90, false).form), Form::kThreeStage);
+  EXPECT_EQ((plan_of<64, 64>(2048, 32, kDevice90, true).form), Form::kFused);
 }
 
 TEST(MostBlocks, GivesTheReasonAndRefusesEmptySequences) {
-  EXPECT_STREQ(most_blocks<64>(256, kHopper).reason, "the quadratic form makes no summaries");
-  EXPECT_STREQ(most_blocks<64>(1024, kHopper).reason, "so many summaries fit into shared memory");
-  EXPECT_STREQ(most_blocks<64>(8192, kHopper).reason,
+  EXPECT_STREQ(most_blocks<64>(256, kDevice90).reason, "the quadratic form makes no summaries");
+  EXPECT_STREQ(most_blocks<64>(1024, kDevice90).reason, "so many summaries fit into shared memory");
+  EXPECT_STREQ(most_blocks<64>(8192, kDevice90).reason,
                "with blocks of 2 D tokens, summaries are fewer bytes than tensors");
-  EXPECT_EQ(mhla::test::message_of<mhla::option_error>([] { most_blocks<64>(0, kHopper); }),
+  EXPECT_EQ(mhla::test::message_of<mhla::option_error>([] { most_blocks<64>(0, kDevice90); }),
             "mhla::cuda::most_blocks: tokens is 0, expected at least 1");
 }
 

@@ -372,8 +372,8 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   r.q = dq, r.k = dk, r.v = dv, r.mixing = dm;
   r.q_bound = q_bound, r.k_bound = k_bound, r.v_bound = v_bound, r.mixing_bound = m_bound;
   for (Eigen::Index i = 0; i < mixing.rows(); ++i) {
-    for (Eigen::Index k = 0; k < mixing.cols(); ++k) {
-      if (!call.has(i, k)) r.mixing(i, k) = r.mixing_bound(i, k) = 0;
+    for (Eigen::Index j = 0; j < mixing.cols(); ++j) {
+      if (!call.has(i, j)) r.mixing(i, j) = r.mixing_bound(i, j) = 0;
     }
   }
   if (call.decays()) {

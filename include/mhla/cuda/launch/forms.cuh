@@ -140,7 +140,7 @@ void run_mixing(const Problem& problem, MixingArray mixing, const WorkspaceArray
   }
   const MixingParameters mixed = mixing_stage(problem, arrays, mixing);
   if (mixing.strips != nullptr) {
-    stream.template run<MixingSm80<T, D, E, P, true>>(mixed, pairs, start);
+    stream.template run<MixingSm80<factor_t<T>, D, E, P, true>>(mixed, pairs, start);
     return;
   }
   if constexpr (Widths<D, E>::kWgmma) {

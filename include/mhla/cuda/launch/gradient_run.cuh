@@ -159,7 +159,7 @@ class GradientRun {
   void mix_key_sums(bool transposed, float* x, float* y, const Stream& stream) const {
     if constexpr (kCausal) {
       if (l_.decays()) {
-        stream.template run<DecayMixingSm80<T, D, E, Precision::kSingle>>(
+        stream.template run<DecayMixingSm80<factor_t<T>, D, E, Precision::kSingle>>(
             {.in = {nullptr, nullptr, x},
              .out = {nullptr, nullptr, y},
              .terms = l_.terms(),

@@ -148,9 +148,11 @@ class MixingGradientRun {
     take(gradients, p.gradients);
     p.factor = factor;
     if (l_.forward().op.summaries == Precision::kPair) {
-      stream.template run<DecayProductsSm80<T, kHalfWidth * D, Precision::kPair>>(p, l_.pairs());
+      stream.template run<DecayProductsSm80<factor_t<T>, kHalfWidth * D, Precision::kPair>>(
+          p, l_.pairs());
     } else {
-      stream.template run<DecayProductsSm80<T, kHalfWidth * D, Precision::kSingle>>(p, l_.pairs());
+      stream.template run<DecayProductsSm80<factor_t<T>, kHalfWidth * D, Precision::kSingle>>(
+          p, l_.pairs());
     }
   }
 
