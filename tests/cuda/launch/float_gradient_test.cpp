@@ -70,5 +70,15 @@ TEST(FloatGradients, OfNormedAndGatedOutputsAreWithinTheBound) {
   run<64, 64, true>(shape, kGradientA100);
 }
 
+TEST(FloatGradients, OfDecayingTermsPatternsAndPrefixesAreWithinTheBound) {
+  CallShape shape{.heads = 2, .tokens = 130, .block = 20};  // 7 blocks
+  shape.op.decay_terms = 3;
+  run<32, 32, true>(shape, kGradientA100);
+  shape.op.decay_terms = 0;
+  shape.pattern = mhla::Pattern(7, 7, 2, 1);
+  run<32, 32, true>(shape, kGradientH100);
+  run<32, 32, false>({.heads = 2, .tokens = {6, 9}, .block = {3, 4}, .prefix = 5}, kGradientA100);
+}
+
 }  // namespace
 }  // namespace cuda_test

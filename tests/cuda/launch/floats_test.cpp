@@ -180,6 +180,16 @@ TEST(Floats, NormedAndGatedOutputsAreWithinTheBound) {
   }
 }
 
+TEST(Floats, DecayingTermsPatternsAndPrefixesAreWithinTheBound) {
+  CallShape shape{.heads = 2, .tokens = 130, .block = 20, .causal = true};  // 7 blocks
+  shape.op.decay_terms = 3;
+  run<32, 32>(shape, kA100);
+  shape.op.decay_terms = 0;
+  shape.pattern = mhla::Pattern(7, 7, 2, 1);
+  run<32, 32>(shape, kH100);
+  run<32, 32>({.heads = 2, .tokens = {6, 9}, .block = {3, 4}, .prefix = 5}, kA100);
+}
+
 class FloatTokens : public SelectedTokens<Width<float, 64, 64>> {};
 
 TEST_F(FloatTokens, MaskedFormsAreWithinTheBound) {

@@ -192,6 +192,19 @@ TYPED_TEST(Prefix, CausalFormsAreWithinTheBound) {
   }
 }
 
+TYPED_TEST(Prefix, TakesDecayingTermsAndPatterns) {
+  CallShape shape{.tokens = 120, .block = 20, .causal = true, .prefix = 5};  // 7 blocks
+  shape.op.decay_terms = 2;
+  this->run(shape, Form::kThreeStage, {this->archs(1)[0], 64});
+  this->template run_gradient<true>(shape, kLarge);
+  shape.op.decay_terms = 0;
+  shape.pattern = mhla::Pattern(7, 7, 2, 0);
+  this->template run_gradient<true>(shape, kLarge);
+  shape.tokens = shape.key_tokens = 300, shape.block = shape.key_block = 50;
+  shape.op.denominator = Denominator::kNone;
+  this->run(shape, Form::kThreeStage, {this->archs(1)[0], 64});
+}
+
 TYPED_TEST(Prefix, CrossQueriesReadAPrefixOfAWholeBlock) {
   CallShape shape{.tokens = {12, 24}, .block = {6, 12}, .layout = 1, .prefix = 72};
   shape.op.denominator = Denominator::kCrossQuery;

@@ -74,8 +74,10 @@ struct OutputGradientsSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
   static constexpr int kSharedBytes = 0;
-  static constexpr int kBlocksPerMultiprocessor =
-      resident_blocks(kThreads, 32 + 48 * SplitRow<E>::kPieces, kSharedBytes);
+  static constexpr int kBlocksPerMultiprocessor = resident_blocks(
+      kThreads,
+      32 + 48 * SplitRow<E>::kPieces + (std::is_same_v<T, float> ? 16 * SplitRow<D>::kPieces : 0),
+      kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);

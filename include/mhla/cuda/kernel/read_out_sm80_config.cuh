@@ -22,8 +22,9 @@ struct ReadOutConfig {
   static constexpr int kSlots = 256;  ///< slots per thread block
   static constexpr int kParts = P == Precision::kPair ? 2 : 1;
   static constexpr int kListBytes = 4 * kSlots;
-  /// Columns of a product: fewer if a warp has more features in registers.
-  static constexpr int kOutputColumns = Width<E>::kPart / Width<D>::kParts;
+  /// Columns of a product: fewer if a warp has more features in registers, such as parts of floats.
+  static constexpr int kOutputColumns =
+      Width<E>::kPart / Width<D>::kParts / (kIsFloat<T> && D + E > 144 ? 4 : 1);
   using Strip = FactorTile<T, 16, D>;             ///< [slot][d]
   using Output = SharedTile<16, kOutputColumns>;  ///< takes the place of a strip
   static constexpr int kStripBytes = std::max(int{Strip::kBytes}, int{Output::kBytes});

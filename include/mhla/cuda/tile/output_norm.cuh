@@ -100,13 +100,11 @@ struct OutputNorm {
     if (token < 0) return;
     const unsigned char* const row = rows + token * gate.token_stride;
     if constexpr (std::is_same_v<T, float>) {
-      ptx::Words2 floats[kTiles];
       MHLA_CUDA_UNROLL
-      for (int j = 0; j < kTiles; ++j) floats[j] = ptx::ld_global_nc_v2(row + 32 * j);
-      MHLA_CUDA_UNROLL
-      for (int j = 0; j < kTiles; ++j) {
-        sums[j][kFirst] *= silu(as_float(floats[j].x[0]));
-        sums[j][kFirst + 1] *= silu(as_float(floats[j].x[1]));
+      for (int j = 0; j < kTiles; ++j) {  // one at a time: registers hold parts of features, too
+        const ptx::Words2 two = ptx::ld_global_nc_v2(row + 32 * j);
+        sums[j][kFirst] *= silu(as_float(two.x[0]));
+        sums[j][kFirst + 1] *= silu(as_float(two.x[1]));
       }
     } else {
       std::uint32_t gates[kTiles];

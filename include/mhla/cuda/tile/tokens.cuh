@@ -148,12 +148,16 @@ MHLA_DEVICE void write_rows(Tile tile, unsigned char* head, std::int64_t stride,
 /// Waits until the next strip has arrived and no thread reads the previous one. change() may change
 /// what the thread itself has copied. copy() then fills the previous strip's stage with the strip
 /// kStages - 1 after this one. The copies form one group, which may be empty.
-template <int kStages, class Copy, class Change = decltype([] {})>
-MHLA_DEVICE void next_strip(const Copy& copy, const Change& change = {}) {
+template <int kStages, class Copy, class Change>
+MHLA_DEVICE void next_strip(const Copy& copy, const Change& change) {
   ptx::cp_async_wait_group<kStages - 2>();
   change();
   ptx::bar_sync();
   copy();
+}
+template <int kStages, class Copy>
+MHLA_DEVICE void next_strip(const Copy& copy) {
+  next_strip<kStages>(copy, [] {});
 }
 
 // -------------------------------------------------------------------------------------------------
