@@ -91,7 +91,7 @@ std::vector<const void*> fetched(Index tiles, Index steps, Prefetch& prefetch) {
 TEST(Prefetch, FetchesTheLinesOfItsRowsRowByRow) {
   alignas(64) static float numbers[10000];
   alignas(64) static double wide[10000];
-  for (const std::uint64_t seed : seeds(300)) {
+  for (const std::uint64_t seed : test::seeds(300)) {
     SCOPED_TRACE(seed);
     test::Random rng(seed);
     const auto tokens = [&rng] {

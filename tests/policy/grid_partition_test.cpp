@@ -54,7 +54,7 @@ TEST(GridShape, NamesTheLastAxesFirst) {
 }
 
 TEST(Grid, EveryTokenIsOnceInTheBlockOfItsCell) {
-  for (const std::uint64_t seed : seeds(500)) {
+  for (const std::uint64_t seed : test::seeds(500)) {
     test::Random rng(seed);
     const GridShape size{rng.integer(1, 5), rng.integer(1, 8), rng.integer(1, 9)};
     const GridShape block{rng.integer(1, 6), rng.integer(1, 9), rng.integer(1, 10)};
@@ -115,7 +115,7 @@ void expect_best_grid(GridShape tokens, Index most = 1000) {
 }
 
 TEST(SuggestGrid, IsTheLargestNumberOfTheMostCompactEqualBlocks) {
-  for (const std::uint64_t seed : seeds(300)) {
+  for (const std::uint64_t seed : test::seeds(300)) {
     test::Random rng(seed);
     SCOPED_TRACE("seed " + std::to_string(seed));
     const GridShape tokens(rng.integer(1, 12), rng.integer(1, 30), rng.integer(1, 30));

@@ -79,7 +79,7 @@ TEST(Contiguous, RejectsNegativeTokensAndEmptyBlocks) {
 
 TEST(Partition, LawsHoldForOnesOfAUser) {
   for (const Index count : {0, 1, 7}) test::expect_partition_laws(Backwards{count});
-  for (const std::uint64_t seed : seeds(50)) {
+  for (const std::uint64_t seed : test::seeds(50)) {
     test::Random rng(seed);
     test::expect_partition_laws(test::random_partition(rng, rng.integer(0, 60)));
   }
@@ -89,7 +89,7 @@ TEST(BlockSizes, ObeysTheLawsOfAPartition) {
   test::expect_partition_laws(BlockSizes({}));
   test::expect_partition_laws(BlockSizes({0}));
   test::expect_partition_laws(BlockSizes({5, 0, 9, 2, 0}));
-  for (const std::uint64_t seed : seeds(200)) {
+  for (const std::uint64_t seed : test::seeds(200)) {
     test::Random rng(seed);
     std::vector<Index> sizes(static_cast<std::size_t>(rng.integer(0, 12)));
     for (Index& size : sizes) size = rng.integer(0, 9);

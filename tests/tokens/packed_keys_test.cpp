@@ -143,7 +143,7 @@ std::vector<Index> random_seen(test::Random& rng, Index rows, Index size) {
 
 TYPED_TEST(PackedKeysOf, ValuesOfTheKeysThatAQuerySeesAreAddedAndNoOthers) {
   using A = TypeParam;
-  for (const std::uint64_t seed : seeds(200)) {
+  for (const std::uint64_t seed : test::seeds(200)) {
     test::Random rng(seed);
     Keys<A> x(rng, kCounts[1 + seed % 9]);
     const Index rows = rng.integer(0, 64), t = rng.integer(0, x.packed.tiles() - 1);

@@ -82,7 +82,7 @@ void expect_strips(const P& blocks, Mask mask) {
 }
 
 TEST(StripCursor, VisitsTheKeptTokensOfEveryBlockInOrder) {
-  for (const std::uint64_t seed : seeds(200)) {
+  for (const std::uint64_t seed : test::seeds(200)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random rng(seed);
     const Grid grid{{rng.integer(1, 4), rng.integer(1, 12), rng.integer(1, 12)},
@@ -99,7 +99,7 @@ TEST(StripCursor, VisitsTheKeptTokensOfEveryBlockInOrder) {
 }
 
 TEST(StripCursor, SlotsOfARangeAreReadUpToAWholeStrip) {
-  for (const std::uint64_t seed : seeds(200)) {
+  for (const std::uint64_t seed : test::seeds(200)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     test::Random rng(seed);
     const Contiguous blocks(400, rng.integer(1, 250));
