@@ -63,7 +63,7 @@ struct ScoreProductsSm80 {
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 256;
   static constexpr int kSharedBytes = 4 * kThreads / 32 * Params::kMostBlocks;
-  /// Of rows and columns, per thread; floats have two parts.
+  /// Registers of rows and columns, per thread. Floats have two parts.
   static constexpr int kHeldRegisters = (std::is_same_v<T, float> ? 2 : 1) * 3 * (D + E) / 8;
   static constexpr int kBlocksPerMultiprocessor =
       resident_blocks(kThreads, kHeldRegisters + 72, kSharedBytes);

@@ -145,9 +145,10 @@ MHLA_DEVICE void write_rows(Tile tile, unsigned char* head, std::int64_t stride,
 // Strips of rows that a block copies ahead of their use, through kStages stages of shared memory,
 // with one barrier per strip.
 
-/// Waits until the next strip has arrived and no thread reads the previous one. change() may change
-/// what the thread itself has copied. copy() then fills the previous strip's stage with the strip
-/// kStages - 1 after this one. The copies form one group, which may be empty.
+/// Waits until the next strip has arrived and no thread reads the previous one. Before that, a
+/// thread calls change(), which may change what it has copied itself. Then it calls copy(), which
+/// fills the previous strip's stage with the strip kStages - 1 after this one. The copies form one
+/// group, which may be empty.
 template <int kStages, class Copy, class Change>
 MHLA_DEVICE void next_strip(const Copy& copy, const Change& change) {
   ptx::cp_async_wait_group<kStages - 2>();
