@@ -184,7 +184,7 @@ class Headers:
     root = REPOSITORY / "include/mhla"
     tables = {path: path.stem.split(".")[0] for path in sorted((TESTS / "mutants").glob("*.txt"))}
     jobs = int(os.environ.get("MHLA_JOBS") or os.cpu_count())
-    compiler = (*shlex.split(os.environ.get("CXX", "g++")), "-std=c++20", "-O1", "-w")
+    compiler = (*shlex.split(os.environ.get("CXX", "g++")), "-std=c++20", "-Og", "-w")
     work = None  # the folder of all that is made
 
     def check_tests(self, fault):
