@@ -33,7 +33,16 @@ def prose(text):
     return re.sub(r"`[^`\n]*`", "", text)
 
 
-def run_program(page, program, compiler, eigen, work, has_json):
+def precompile(compiler, eigen, work):
+    """A header that is compiled once for all programs that include <mhla/mhla.hpp>."""
+    header = pathlib.Path(work, "precompiled.hpp")
+    header.write_text("#include <mhla/mhla.hpp>\n")
+    subprocess.run([compiler, "-std=c++20", "-I", tree.ROOT / "include", "-I", eigen, "-x",
+                    "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return header
+
+
+def run_program(page, program, compiler, eigen, work, has_json, precompiled):
     """The output of a program of a page, or None where something that it needs is missing."""
     if "#include <mhla/io/" in program and has_json != "1":
         print(f"left out: a program of {page}, which needs nlohmann_json")
@@ -44,11 +53,12 @@ def run_program(page, program, compiler, eigen, work, has_json):
             print(f"left out: a program of {page}, which needs mpicxx")
             return None
     print(f"a program of {page}", flush=True)
+    first = ["-include", precompiled.result()] if precompiled else []
     with tempfile.TemporaryDirectory(dir=work) as folder:
         source = pathlib.Path(folder, "program.cpp")
         source.write_text(program + "\n")
-        subprocess.run([compiler, "-std=c++20", "-I", tree.ROOT / "include", "-I", eigen, source,
-                        "-o", source.with_suffix("")], check=True)
+        subprocess.run([compiler, "-std=c++20", "-I", tree.ROOT / "include", "-I", eigen, *first,
+                        source, "-o", source.with_suffix("")], check=True)
         return subprocess.run([source.with_suffix("")], cwd=folder, stdout=subprocess.PIPE,
                               text=True, check=True).stdout
 
@@ -61,6 +71,7 @@ def programs_run(files, compiler, eigen, work, has_json):
     Lines of C++ that include nothing are put into a program."""
     os.makedirs(work, exist_ok=True)
     runs = []  # of each program: its page, the run, the text that should be printed
+    precompiled = None
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
         for page in pages(files):
             is_after_program = False
@@ -71,8 +82,11 @@ def programs_run(files, compiler, eigen, work, has_json):
                 if language == "cpp" and "#include" not in block:
                     block = f"#include <mhla/mhla.hpp>\nint main() {{\n{block}\n}}"
                 if language == "cpp" and "int main" in block:
+                    whole = "#include <mhla/mhla.hpp>" in block
+                    if whole and not precompiled:
+                        precompiled = executor.submit(precompile, compiler, eigen, work)
                     run = executor.submit(run_program, page, block, compiler, eigen, work,
-                                          has_json)
+                                          has_json, precompiled if whole else None)
                     runs.append([page, run, None])
                     is_after_program = True
     for page, run, text in runs:
