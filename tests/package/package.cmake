@@ -67,8 +67,8 @@ function(check_AbsoluteFoldersWork)
   endforeach()
 endfunction()
 
-# Builds and runs the program of a component. CUDA programs run without a device. They are built for
-# one architecture, because CudaBuild compiles every kernel for both.
+# Builds and runs the program of a component. CUDA programs run without a device. They are built as
+# PTX of one architecture, without optimisation, because CudaBuild compiles every kernel for both.
 function(component_works component)
   find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
   find_library(NCCL nccl PATHS /usr/local/cuda PATH_SUFFIXES lib64 lib)
@@ -85,7 +85,8 @@ function(component_works component)
   set(language "")
   if(component MATCHES "cuda|nccl")
     set(ENV{CUDACXX} ${NVCC})
-    set(ENV{CUDAARCHS} 80)
+    set(ENV{CUDAARCHS} 80-virtual)
+    set(ENV{CUDAFLAGS} "${IDLE_KERNELS}")
     set(language -DMORE_LANGUAGES=CUDA)
   endif()
   configure_consumer(-DCMAKE_PREFIX_PATH=${installed} -DCOMPONENTS=${component} ${language})
