@@ -12,6 +12,7 @@
 #include "mhla/cuda/attention/same_layout.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
 #include "support/cuda/form_arguments.hpp"
+#include "support/cuda/own_maps.hpp"
 #include "support/message_of.hpp"
 
 namespace {
@@ -41,7 +42,7 @@ TEST(CudaMakeProblem, MasksAndOffsetsAreTakenOver) {
   MaskedArguments a;
   a.in.key_mask = mhla::BatchMask(a.keep, 2, 100, 3, 2);
   const Problem masked = a.problem();
-  EXPECT_TRUE(masked.selects());
+  EXPECT_TRUE(masked.copies());
   EXPECT_TRUE(masked.queries.masked && masked.keys.masked);
   EXPECT_FALSE(masked.queries.packed);
   EXPECT_EQ(masked.queries.batch_stride, 100);
@@ -54,7 +55,7 @@ TEST(CudaMakeProblem, MasksAndOffsetsAreTakenOver) {
   EXPECT_EQ(packed.query_blocks.blocks(), 7);
   EXPECT_TRUE(packed.queries.packed && packed.keys.packed);
   EXPECT_EQ(packed.keys.offsets, b.numbers);
-  EXPECT_FALSE(FormArguments{}.problem().selects());
+  EXPECT_FALSE(FormArguments{}.problem().copies());
 }
 
 TEST(CudaMakeProblem, TensorsOfFloat32HaveStridesInTheirBytesAndPairsOfSummaries) {
@@ -131,7 +132,7 @@ struct PrefixArguments : FormArguments {
 TEST(CudaMakeProblem, APrefixIsOneMoreBlock) {
   PrefixArguments a;
   for (const Problem& p : {a.problem(), a.problem(true)}) {
-    EXPECT_TRUE(p.selects());
+    EXPECT_TRUE(p.copies());
     EXPECT_EQ(p.query_blocks, mhla::cuda::contiguous(7 * 16, 16));
     EXPECT_EQ(p.key_blocks, mhla::cuda::contiguous(7 * 16, 16));
     EXPECT_EQ(p.callers_query_blocks(), a.blocks);
@@ -253,6 +254,27 @@ TEST(CudaMakeProblem, DecayingTermsAreWeightsAndDecays) {
   EXPECT_EQ(message_of<mhla::option_error>(
                 [&] { mhla::cuda::detail::mixing_array("cuda::f", both, problem); }),
             "mhla::cuda::f: mixing has a pattern and decaying terms, expected either");
+}
+
+TEST(CudaMakeProblem, MapsOfOnesOwnAreTakenOver) {
+  using mhla::cuda::FeatureMap, mhla::cuda::MappedOperator;
+  const FormArguments a;
+  const auto make = [&](const auto& op) {
+    return mhla::cuda::detail::make_problem<64, 64>("cuda::f", a.in, a.blocks, a.blocks, false, op,
+                                                    a.out);
+  };
+  const mhla::cuda::Operator op{.eps = 0.5f};
+  const FeatureMap elu = FeatureMap::elu_plus_one();
+  const Problem both = make(MappedOperator(op, cuda_test::Softplus{}));
+  EXPECT_TRUE(both.own_query_map && both.own_key_map && both.copies());
+  EXPECT_EQ(both.op.eps, 0.5f);
+  const Problem queries = make(MappedOperator(op, cuda_test::kSquaredRelu, elu));
+  EXPECT_TRUE(queries.own_query_map && !queries.own_key_map);
+  EXPECT_EQ(queries.op.key_map, elu);
+  const Problem keys = make(MappedOperator(op, elu, cuda_test::Power{}));
+  EXPECT_TRUE(!keys.own_query_map && keys.own_key_map);
+  EXPECT_EQ(keys.op.query_map, elu);
+  EXPECT_FALSE(make(op).copies());
 }
 
 TEST(CudaMakeProblem, StreamsTakeAllTokens) {

@@ -38,7 +38,7 @@ inline std::string text(const CallShape& s, const char* form, mhla::cuda::Arch a
          " precision " + std::to_string(static_cast<int>(s.op.summaries)) + " layout " +
          std::to_string(s.layout) + " prefix " + std::to_string(s.prefix) + "/" +
          std::to_string(s.key_prefix) + (s.rotary ? " rotary" : "") + (s.normed ? " normed" : "") +
-         (s.gated ? " gated" : "");
+         (s.gated ? " gated" : "") + (s.own_maps ? " own maps" : "");
 }
 
 /// Compares the outputs of a head, output(t, e), with the expected ones.
@@ -175,30 +175,30 @@ class DeviceCall {
     const auto floats = [](DeviceBytes& bytes) {
       return reinterpret_cast<const float*>(bytes.data());
     };
-    return {
-        shape_.causal,
-        shape_.batch,
-        shape_.heads,
-        blocks(shape_.tokens, shape_.block),
-        blocks(shape_.key_tokens, shape_.key_block),
-        shape_.op,
-        on_device(host_.q.input(), q_),
-        on_device(host_.k.input(), k_),
-        on_device(host_.v.input(), v_),
-        on_device(host_.o.output(), o_),
-        floats(mixing_),
-        nullptr,
-        0,
-        {},
-        host_.normed() ? floats(gain_) : nullptr,
-        host_.gated() ? on_device(host_.gate.input(), gate_) : mhla::cuda::ConstTokenTensor{},
-        floats(query_angles_),
-        floats(key_angles_),
-        host_.mixing_array().head_stride,
-        host_.mixing_array().item_stride,
-        shape_.prefix,
-        shape_.key_prefix,
-        pattern_.size() > 0 ? reinterpret_cast<const std::uint32_t*>(pattern_.data()) : nullptr};
+    return {shape_.causal,
+            shape_.batch,
+            shape_.heads,
+            blocks(shape_.tokens, shape_.block),
+            blocks(shape_.key_tokens, shape_.key_block),
+            shape_.op,
+            on_device(host_.q.input(), q_),
+            on_device(host_.k.input(), k_),
+            on_device(host_.v.input(), v_),
+            on_device(host_.o.output(), o_),
+            floats(mixing_),
+            nullptr,
+            0,
+            {},
+            host_.normed() ? floats(gain_) : nullptr,
+            host_.gated() ? on_device(host_.gate.input(), gate_) : mhla::cuda::ConstTokenTensor{},
+            floats(query_angles_),
+            floats(key_angles_),
+            host_.mixing_array().head_stride,
+            host_.mixing_array().item_stride,
+            shape_.prefix,
+            shape_.key_prefix,
+            pattern_.size() > 0 ? reinterpret_cast<const std::uint32_t*>(pattern_.data()) : nullptr,
+            shape_.own_maps};
   }
 
   CallShape shape_;

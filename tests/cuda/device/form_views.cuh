@@ -9,6 +9,7 @@
 #include "cuda/device/forms.hpp"
 #include "mhla/cuda/attention/bidirectional.cuh"
 #include "mhla/cuda/attention/causal.cuh"
+#include "support/cuda/own_maps.hpp"
 
 namespace device_test {
 
@@ -83,15 +84,25 @@ inline mhla::Workspace memory(void* begin, std::size_t bytes) {
   return {static_cast<std::byte*>(begin), bytes};
 }
 
+/// Calls work(op) with the operator of a call, or with maps of one's own.
+template <class Call, class Work>
+auto with_operator(const Call& c, const Work& work) {
+  if (!c.own_maps) return work(c.op);
+  return work(mhla::cuda::MappedOperator(c.op, cuda_test::Softplus{}, cuda_test::kSquaredRelu));
+}
+
 /// \tparam R  NoRotary or Rotary
 template <class T, int D, int E, class R>
 FormPlan plan_form(const FormCall& c, const R& rotary) {
   const auto in = inputs<T, D, E>(c);
   const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
-  const mhla::cuda::Plan plan =
-      c.causal ? mhla::cuda::causal_plan<D, E>(in, c.query_blocks, c.op, out, c.device, rotary)
-               : mhla::cuda::bidirectional_plan<D, E>(in, c.query_blocks, c.key_blocks, c.op, out,
-                                                      c.device, rotary);
+  const mhla::cuda::Plan plan = with_operator(c, [&](const auto& op) {
+    if (c.causal) {
+      return mhla::cuda::causal_plan<D, E>(in, c.query_blocks, op, out, c.device, rotary);
+    }
+    return mhla::cuda::bidirectional_plan<D, E>(in, c.query_blocks, c.key_blocks, op, out, c.device,
+                                                rotary);
+  });
   const bool split = plan.form == mhla::cuda::Form::kQuadratic &&
                      plan.quadratic == mhla::cuda::QuadraticKernel::kSplit;
   return {split ? "split keys" : mhla::cuda::name(plan.form), plan.workspace_bytes};
@@ -103,13 +114,15 @@ void run_form(const FormCall& c, const R& rotary, cudaStream_t stream) {
   const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
   const mhla::cuda::MixingMatrices<const float> mixing = mixing_of(c);
   const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
-  if (c.causal) {
-    mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, c.op, out, workspace, c.device, stream,
-                             rotary);
-  } else {
-    mhla::cuda::bidirectional<D, E>(in, c.query_blocks, c.key_blocks, mixing, c.op, out, workspace,
-                                    c.device, stream, rotary);
-  }
+  with_operator(c, [&](const auto& op) {
+    if (c.causal) {
+      mhla::cuda::causal<D, E>(in, c.query_blocks, mixing, op, out, workspace, c.device, stream,
+                               rotary);
+    } else {
+      mhla::cuda::bidirectional<D, E>(in, c.query_blocks, c.key_blocks, mixing, op, out, workspace,
+                                      c.device, stream, rotary);
+    }
+  });
 }
 
 }  // namespace device_test

@@ -7,10 +7,14 @@
 namespace device_test {
 namespace {
 
-template <class T, int D, int E>
-mhla::cuda::Streaming<D, E, number_t<T>> streaming(const StreamCall& c) {
-  return {c.batch, c.heads, c.block_length,
-          MatrixView<const float>(c.mixing, c.blocks, c.blocks, c.blocks), c.op};
+/// Calls work(streaming) with the streams of a call.
+template <class T, int D, int E, class Work>
+auto with_streaming(const StreamCall& c, const Work& work) {
+  return with_operator(c, [&]<class O>(const O& op) {
+    return work(mhla::cuda::Streaming<D, E, number_t<T>, O>(
+        c.batch, c.heads, c.block_length,
+        MatrixView<const float>(c.mixing, c.blocks, c.blocks, c.blocks), op));
+  });
 }
 
 }  // namespace
@@ -27,17 +31,19 @@ void Forms<T, D, E>::run(const FormCall& c, cudaStream_t stream) {
 
 template <class T, int D, int E>
 std::size_t Forms<T, D, E>::state_bytes(const StreamCall& c) {
-  return streaming<T, D, E>(c).state_bytes();
+  return with_streaming<T, D, E>(c, [](const auto& x) { return x.state_bytes(); });
 }
 
 template <class T, int D, int E>
 void Forms<T, D, E>::start(const StreamCall& c, cudaStream_t stream) {
-  streaming<T, D, E>(c).start(memory(c.state, c.state_bytes), stream);
+  with_streaming<T, D, E>(c,
+                          [&](const auto& x) { x.start(memory(c.state, c.state_bytes), stream); });
 }
 
 template <class T, int D, int E>
 void Forms<T, D, E>::start(const StreamCall& c, std::int64_t sequence, cudaStream_t stream) {
-  streaming<T, D, E>(c).start(sequence, memory(c.state, c.state_bytes), stream);
+  with_streaming<T, D, E>(
+      c, [&](const auto& x) { x.start(sequence, memory(c.state, c.state_bytes), stream); });
 }
 
 template <class T, int D, int E>
@@ -45,29 +51,34 @@ void Forms<T, D, E>::step(const StreamCall& c, cudaStream_t stream) {
   const auto in = inputs<T, D, E>(c, 1, 1);
   const auto out = view<number_t<T>>(c.o, c.batch, 1, c.heads, E);
   const mhla::Workspace state = memory(c.state, c.state_bytes);
-  if (c.sequence_of != nullptr) {
-    streaming<T, D, E>(c).step(in, c.sequence_of, out, state, stream);
-  } else {
-    streaming<T, D, E>(c).step(in, out, state, stream);
-  }
+  with_streaming<T, D, E>(c, [&](const auto& x) {
+    if (c.sequence_of != nullptr) {
+      x.step(in, c.sequence_of, out, state, stream);
+    } else {
+      x.step(in, out, state, stream);
+    }
+  });
 }
 
 template <class T, int D, int E>
 std::size_t Forms<T, D, E>::prefill_bytes(const StreamCall& c, std::int64_t seen,
                                           std::int64_t tokens) {
   const auto out = view<number_t<T>>(c.o, c.batch, tokens, c.heads, E);
-  return streaming<T, D, E>(c)
-      .prefill_plan(seen, inputs<T, D, E>(c, tokens, tokens), out, mhla::cuda::current_device())
-      .workspace_bytes;
+  return with_streaming<T, D, E>(c, [&](const auto& x) {
+    return x
+        .prefill_plan(seen, inputs<T, D, E>(c, tokens, tokens), out, mhla::cuda::current_device())
+        .workspace_bytes;
+  });
 }
 
 template <class T, int D, int E>
 void Forms<T, D, E>::prefill(const StreamCall& c, std::int64_t seen, std::int64_t tokens,
                              void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
   const auto out = view<number_t<T>>(c.o, c.batch, tokens, c.heads, E);
-  streaming<T, D, E>(c).prefill(0, seen, inputs<T, D, E>(c, tokens, tokens), out,
-                                memory(c.state, c.state_bytes), memory(workspace, workspace_bytes),
-                                mhla::cuda::current_device(), stream);
+  with_streaming<T, D, E>(c, [&](const auto& x) {
+    x.prefill(0, seen, inputs<T, D, E>(c, tokens, tokens), out, memory(c.state, c.state_bytes),
+              memory(workspace, workspace_bytes), mhla::cuda::current_device(), stream);
+  });
 }
 
 template struct Forms<mhla::cuda::MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;

@@ -33,6 +33,7 @@ struct FormCall {
   std::int64_t item_stride = 0;
   std::int32_t query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks
   const std::uint32_t* pattern = nullptr;         ///< of mixing matrices, on the device
+  bool own_maps = false;                          ///< those of cuda_test::CallShape
 
   std::int64_t queries() const { return query_prefix + query_blocks.tokens(); }
   std::int64_t keys() const { return key_prefix + key_blocks.tokens(); }
@@ -52,6 +53,7 @@ struct StreamCall {
   void* state;
   std::size_t state_bytes;
   const std::int32_t* sequence_of = nullptr;  ///< the items of a step, on the device
+  bool own_maps = false;
 };
 
 /// The parts of a cuda::Plan that tests compare.

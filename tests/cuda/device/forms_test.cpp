@@ -177,6 +177,18 @@ void every_feature_map_and_scale() {
   });
 }
 
+/// Maps of one's own, also with short last blocks.
+void own_maps() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const int tokens : {50, 260, 900}) {
+      CallShape shape{.heads = 2, .tokens = tokens, .block = 70, .own_maps = true};
+      check<T, D, E>(shape);
+      shape.causal = true;
+      check<T, D, E>(shape);
+    }
+  });
+}
+
 void causal() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     const std::pair<int, int> sizes[] = {{1, 1},    {40, 1},     {200, 16},  {256, 64},  {300, 49},
@@ -411,6 +423,7 @@ int main(int count, char** arguments) {
                                  {"Forms.OtherKeysThanQueries", other_keys_than_queries},
                                  {"Forms.Prefixes", prefixes},
                                  {"Forms.EveryFeatureMapAndScale", every_feature_map_and_scale},
+                                 {"Forms.OwnMaps", own_maps},
                                  {"Forms.Causal", causal},
                                  {"Forms.Patterns", patterns},
                                  {"Forms.DecayingTerms", decaying_terms},

@@ -45,16 +45,18 @@ std::size_t GradientForms<T, D, E>::workspace_bytes(const GradientFormCall& c) {
   const FormCall& f = c.forward;
   return with_arguments<T, D, E>(c, [&](const auto& in, const auto& dout, const auto& gradients,
                                         const auto& kept, const auto& rotary) {
-    if (f.causal) {
-      return mhla::cuda::prepare_causal_gradient<D, E>(in, f.query_blocks, f.op, dout, gradients,
-                                                       f.device, rotary, kept)
+    return with_operator(f, [&](const auto& op) {
+      if (f.causal) {
+        return mhla::cuda::prepare_causal_gradient<D, E>(in, f.query_blocks, op, dout, gradients,
+                                                         f.device, rotary, kept)
+            .plan()
+            .workspace_bytes;
+      }
+      return mhla::cuda::prepare_bidirectional_gradient<D, E>(
+                 in, f.query_blocks, f.key_blocks, op, dout, gradients, f.device, rotary, kept)
           .plan()
           .workspace_bytes;
-    }
-    return mhla::cuda::prepare_bidirectional_gradient<D, E>(in, f.query_blocks, f.key_blocks, f.op,
-                                                            dout, gradients, f.device, rotary, kept)
-        .plan()
-        .workspace_bytes;
+    });
   });
 }
 
@@ -65,14 +67,16 @@ void GradientForms<T, D, E>::run(const GradientFormCall& c, cudaStream_t stream)
   const mhla::Workspace workspace = memory(f.workspace, f.workspace_bytes);
   with_arguments<T, D, E>(c, [&](const auto& in, const auto& dout, const auto& gradients,
                                  const auto& kept, const auto& rotary) {
-    if (f.causal) {
-      mhla::cuda::causal_gradient<D, E>(in, f.query_blocks, mixing, f.op, dout, gradients,
-                                        workspace, f.device, stream, rotary, kept);
-    } else {
-      mhla::cuda::bidirectional_gradient<D, E>(in, f.query_blocks, f.key_blocks, mixing, f.op, dout,
-                                               gradients, workspace, f.device, stream, rotary,
-                                               kept);
-    }
+    with_operator(f, [&](const auto& op) {
+      if (f.causal) {
+        mhla::cuda::causal_gradient<D, E>(in, f.query_blocks, mixing, op, dout, gradients,
+                                          workspace, f.device, stream, rotary, kept);
+      } else {
+        mhla::cuda::bidirectional_gradient<D, E>(in, f.query_blocks, f.key_blocks, mixing, op, dout,
+                                                 gradients, workspace, f.device, stream, rotary,
+                                                 kept);
+      }
+    });
   });
 }
 

@@ -119,7 +119,8 @@ class DeviceGradient {
         .key_prefix = shape_.key_prefix,
         .pattern = host_.bits.bytes() > 0
                        ? reinterpret_cast<const std::uint32_t*>(inputs_[9].data())
-                       : nullptr};
+                       : nullptr,
+        .own_maps = shape_.own_maps};
     call.dout = at(host_.dout.input(), inputs_[4]);
     call.dq = at(got_.q.output(), places_[0]);
     call.dk = at(got_.k.output(), places_[1]);
@@ -182,6 +183,17 @@ void of_normalizers_and_maps() {
                 .denominator = Denominator::kNone,
                 .scale = 0.125f};
     check<T, D, E>(shape);
+  });
+}
+
+void of_own_maps() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const int tokens : {54, 300}) {
+      CallShape shape{.batch = 2, .heads = 3, .tokens = tokens, .block = 25, .own_maps = true};
+      check<T, D, E>(shape);
+      shape.causal = true;
+      check<T, D, E>(shape);
+    }
   });
 }
 
@@ -290,6 +302,7 @@ void of_many_heads() {
 int main(int count, char** arguments) {
   return device_test::run_tests({{"Gradients.OfPartitions", of_partitions},
                                  {"Gradients.OfNormalizersAndMaps", of_normalizers_and_maps},
+                                 {"Gradients.OfOwnMaps", of_own_maps},
                                  {"Gradients.Causal", causal},
                                  {"Gradients.MatricesOfHeads", matrices_of_heads},
                                  {"Gradients.Patterns", patterns},

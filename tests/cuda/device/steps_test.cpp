@@ -148,7 +148,7 @@ class Steps {
             input(k_, D),    input(v_, E),
             dense(o_, E),    reinterpret_cast<const float*>(mixing_.data()),
             nullptr,         0,
-            nullptr};
+            nullptr,         shape_.own_maps};
   }
 
   /// Loads token t of every sequence into the buffers, or the last token if t is after the end.
@@ -188,6 +188,7 @@ void for_each_stream(F&& f) {
         shape.causal = true;
         shape.op.summaries = summaries;
         shape.op.denominator = tokens % 2 == 0 ? Denominator::kKeySum : Denominator::kNone;
+        shape.own_maps = block == 16;
         Steps<T, D, E> steps(shape, device_test::first_seed());
         f(steps);
       }

@@ -10,6 +10,12 @@ using T = Eigen::bfloat16;
 constexpr int kTokens = 1024, kBlocks = 16;
 constexpr std::size_t kBytes = kTokens * 64 * sizeof(T);
 
+struct Softplus {
+  float beta;
+  __host__ __device__ float function(float x) const { return log1pf(expf(beta * x)) / beta; }
+  __host__ __device__ float derivative(float x) const { return 1 / (1 + expf(-beta * x)); }
+};
+
 void check(cudaError_t status) { mhla::cuda::expect_success(status, "a call of the consumer"); }
 
 int main() try {
@@ -56,6 +62,16 @@ int main() try {
   T first;
   check(cudaMemcpy(&first, outputs, sizeof(first), cudaMemcpyDeviceToHost));
 
+  const mhla::cuda::MappedOperator softplus(op, Softplus{2});  // of queries and keys
+  auto mapped =
+      mhla::cuda::prepare_bidirectional<64, 64>(in, blocks, blocks, softplus, out, device);
+  void* features = nullptr;
+  check(cudaMalloc(&features, mapped.plan().workspace_bytes));
+  mapped.run(in, mixing, out, {static_cast<std::byte*>(features), mapped.plan().workspace_bytes},
+             stream);
+  T of_softplus;
+  check(cudaMemcpy(&of_softplus, outputs, sizeof(of_softplus), cudaMemcpyDeviceToHost));
+
   constexpr int sequences = 1, heads = 1;
   const mhla::cuda::Streaming<64, 64, T> streaming(sequences, heads, 64, mixing, op);
   constexpr int kPrompt = kTokens / 2 - 1, seen = kPrompt;  // two prompts, then one token
@@ -85,7 +101,7 @@ int main() try {
   const auto right = [](T output) {  // all values are equal, so their mean is too
     return std::abs(static_cast<float>(output) - 0.74609375f) < 0.02f;
   };
-  const bool good = right(first) && right(streamed);
+  const bool good = right(first) && right(of_softplus) && right(streamed);
   std::printf("%s\n", good ? "right" : "WRONG");
   return good ? 0 : 1;
 } catch (const std::exception& e) {

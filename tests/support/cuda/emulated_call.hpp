@@ -84,6 +84,8 @@ mhla::cuda::Problem problem_of(Call<T>& call) {
       .query_blocks = queries.add_prefix(call.prefix, blocks(call.tokens, call.block)),
       .key_blocks = keys.add_prefix(call.key_prefix, blocks(call.key_tokens, call.key_block)),
       .op = call.op,
+      .own_query_map = static_cast<bool>(call.own_query_map),
+      .own_key_map = static_cast<bool>(call.own_key_map),
       .norm = {.normed = call.normed(),
                .gated = call.gated(),
                .eps = call.op.norm_eps,
@@ -108,9 +110,10 @@ void track_masks(const Call<T>& call, emulator::Device& device) {
 
 /// Runs a call under a schedule.
 /// \tparam kRotary  call.rotary()
-template <int D, int E, bool kRotary = false, class T>
+/// \param maps  call.op, or a MappedOperator of the call's own feature maps
+template <int D, int E, bool kRotary = false, class T, class Maps>
 Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
-                 unsigned seed) {
+                 unsigned seed, const Maps& maps) {
   using emulator::Access;
   const mhla::cuda::Problem problem = problem_of(call);
   emulator::Device device(seed);
@@ -140,11 +143,11 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
   const EmulatedStream stream(device, target.shared_bytes);
   const mhla::cuda::MixingArray mixing = call.mixing_array();
   if (call.causal) {
-    mhla::cuda::run<T, D, E, true, kRotary>(plan, problem, mixing, workspace.data(), target,
-                                            stream);
+    mhla::cuda::run<T, D, E, true, kRotary>(plan, problem, mixing, workspace.data(), target, stream,
+                                            maps);
   } else {
     mhla::cuda::run<T, D, E, false, kRotary>(plan, problem, mixing, workspace.data(), target,
-                                             stream);
+                                             stream, maps);
   }
 
   Outcome outcome{plan, 0, 0, 0, 0, stream.early_launches()};
@@ -160,11 +163,17 @@ Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device
   return outcome;
 }
 
-/// Runs a call under a schedule and compares every output with the reference.
 template <int D, int E, bool kRotary = false, class T>
+Outcome run_only(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
+                 unsigned seed) {
+  return run_only<D, E, kRotary>(call, plan, target, seed, call.op);
+}
+
+/// Runs a call under a schedule and compares every output with the reference.
+template <int D, int E, bool kRotary = false, class T, class Maps>
 Outcome run_and_compare(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
-                        unsigned seed) {
-  Outcome outcome = run_only<D, E, kRotary>(call, plan, target, seed);
+                        unsigned seed, const Maps& maps) {
+  Outcome outcome = run_only<D, E, kRotary>(call, plan, target, seed, maps);
   const int widest = std::max({call.q.tokens(), call.k.tokens(), D, E});
   const double chain =
       2.0 * widest + 2.0 * std::sqrt(static_cast<double>(call.coefficients())) + 64;
@@ -188,6 +197,11 @@ Outcome run_and_compare(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda:
   }
   testing::Test::RecordProperty("worst", std::to_string(outcome.worst));
   return outcome;
+}
+template <int D, int E, bool kRotary = false, class T>
+Outcome run_and_compare(Call<T>& call, const mhla::cuda::Plan& plan, mhla::cuda::Device target,
+                        unsigned seed) {
+  return run_and_compare<D, E, kRotary>(call, plan, target, seed, call.op);
 }
 
 }  // namespace cuda_test

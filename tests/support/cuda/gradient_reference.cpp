@@ -6,7 +6,6 @@
 
 #include "mhla/gradient/bidirectional.hpp"
 #include "mhla/gradient/causal.hpp"
-#include "support/cuda/exact_phi.hpp"
 #include "support/cuda/head_numbers.hpp"
 
 namespace cuda_test {
@@ -49,7 +48,8 @@ Numbers turned_back(const Numbers& x, const Array<float>& angles) {
   return y;
 }
 
-double derivative(const mhla::cuda::FeatureMap& map, double x) {
+double derivative(const mhla::cuda::FeatureMap& map, const ExactMap& own, double x) {
+  if (own) return own.derivative(x);
   if (map.exponential) return x > 0 ? 1 : std::exp(x);
   return x > static_cast<double>(map.floor) ? 1 : 0;
 }
@@ -121,13 +121,12 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
   const double u = rounding.u, eta = rounding.eta;
   const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
   const double growth = gamma(chain);
-  const auto feature = [](const mhla::cuda::FeatureMap& map) {
-    return [map](double x) { return exact_phi<T>(map, x); };
-  };
+  const auto query_map = feature<T>(op.query_map, call.own_query_map);
+  const auto key_map = feature<T>(op.key_map, call.own_key_map);
   const auto same = [](double x) { return x; };
   const mhla::Mask query_mask = call.query_mask(b), key_mask = call.key_mask(b);
-  const Numbers q = without_masked(head(call.q, b, h, feature(op.query_map)), query_mask);
-  const Numbers k = without_masked(head(call.k, b, h, feature(op.key_map)), key_mask);
+  const Numbers q = without_masked(head(call.q, b, h, query_map), query_mask);
+  const Numbers k = without_masked(head(call.k, b, h, key_map), key_mask);
   const Numbers v = without_masked(head(call.v, b, h, same), key_mask);
   const Numbers dy = without_masked(head(call.dout, b, h, same), query_mask);
   const Numbers tq = turned(q, call.query_angles), tk = turned(k, call.angles_of_keys());
@@ -350,22 +349,24 @@ ExpectedGradient expected_gradient(const GradientCall<T>& call, int b, int h, do
 
   // Through the feature maps, rounded.
   const auto through = [&](const Tensor<T>& x, const mhla::Mask& mask,
-                           const mhla::cuda::FeatureMap& map, Numbers& d, Numbers& bound) {
+                           const mhla::cuda::FeatureMap& map, const ExactMap& own, Numbers& d,
+                           Numbers& bound) {
     d = without_masked(d, mask), bound = without_masked(bound, mask);
     for (Eigen::Index t = 0; t < d.rows(); ++t) {
       if (!mask[t]) continue;
       for (Eigen::Index i = 0; i < d.cols(); ++i) {
         const double slope =
-            derivative(map, x.value(b, static_cast<int>(t), h, static_cast<int>(i)));
-        const double size = slope * (std::abs(d(t, i)) + bound(t, i));
-        const double off = slope * bound(t, i) + (0x1p-20 + (map.exponential ? u : 0)) * size;
+            derivative(map, own, x.value(b, static_cast<int>(t), h, static_cast<int>(i)));
+        const double l = std::abs(slope), size = l * (std::abs(d(t, i)) + bound(t, i));
+        const double twice = own || map.exponential ? u : 0;
+        const double off = l * (bound(t, i) + twice * eta) + (0x1p-20 + twice) * size;
         d(t, i) *= slope;
         bound(t, i) = off + u * (std::abs(d(t, i)) + off) + u * eta;
       }
     }
   };
-  through(call.q, query_mask, op.query_map, dq, q_bound);
-  through(call.k, key_mask, op.key_map, dk, k_bound);
+  through(call.q, query_mask, op.query_map, call.own_query_map, dq, q_bound);
+  through(call.k, key_mask, op.key_map, call.own_key_map, dk, k_bound);
   v_bound = without_masked(v_bound, key_mask);
   v_bound += u * dv.cwiseAbs() + u * v_bound;
   v_bound.array() += u * eta;

@@ -22,6 +22,10 @@
 /// once more each, and eta is added to each rounded factor. phi' has an error of at most 2^-20. The
 /// result is rounded once more, and before phi' of ELU + 1 too where tokens are masked.
 ///
+/// A map of one's own rounds dphi, too. With |phi'(x)| = l <= L, which may exceed 1,
+///
+///     |dx^ - dx| <= l (err(dphi) + u eta) + (u + 2^-20) l (|dphi| + err(dphi)),  then rounded.
+///
 /// Gradients of decaying terms are sums of dm_ib times lambda^(i-b), or a (i-b) lambda^(i-b-1), and
 /// so are their bounds, with magnitudes. The recurrence multiplies by lambda in gamma_n.
 ///

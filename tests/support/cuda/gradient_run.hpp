@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <type_traits>
 
 #include "mhla/cuda/launch/gradient.cuh"
 #include "support/cuda/emulated_call.hpp"
@@ -36,10 +37,12 @@ mhla::cuda::GradientProblem gradient_problem(GradientCall<T>& call, GradientTens
 }
 
 /// Runs a gradient under a schedule and returns its plan.
-template <int D, int E, bool kCausal, bool kRotary = false, class T>
+/// \param maps  call.op, or a MappedOperator of the call's own feature maps
+template <int D, int E, bool kCausal, bool kRotary = false, class T, class Maps>
 mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>& to,
                                       mhla::cuda::Device target, unsigned seed,
-                                      const Tensor<T>* out = nullptr) {
+                                      const std::type_identity_t<Tensor<T>>* out,
+                                      const Maps& maps) {
   using emulator::Access;
   const mhla::cuda::GradientProblem problem = gradient_problem(call, to, out);
   const mhla::cuda::GradientPlan plan =
@@ -63,8 +66,8 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
   if (call.bits.bytes() > 0) {
     device.track("pattern", call.bits.data(), call.bits.bytes(), Access::kRead);
   }
-  // Gradients of features, which are multiplied by phi' where tokens are masked.
-  const Access inputs = problem.forward.selects() ? Access::kReadWrite : Access::kWrite;
+  // Gradients of features, which are multiplied by phi' where copies replace tensors.
+  const Access inputs = problem.forward.copies() ? Access::kReadWrite : Access::kWrite;
   track("dq", to.q, inputs);
   track("dk", to.k, inputs);
   track("dv", to.v, Access::kReadWrite);
@@ -74,11 +77,18 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
   device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
   const mhla::cuda::MixingArray mixing = call.mixing_array();
   mhla::cuda::run_gradient<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace.data(),
-                                                      target, EmulatedStream(device));
+                                                      target, EmulatedStream(device), maps);
   for (const Tensor<T>* x : {&to.q, &to.k, &to.v, &to.gate}) {
     EXPECT_TRUE(x->padding_is_untouched());
   }
   return plan;
+}
+
+template <int D, int E, bool kCausal, bool kRotary = false, class T>
+mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>& to,
+                                      mhla::cuda::Device target, unsigned seed,
+                                      const Tensor<T>* out = nullptr) {
+  return run_gradient<D, E, kCausal, kRotary>(call, to, target, seed, out, call.op);
 }
 
 /// Compares all gradients with the CPU's and returns the largest error over its bound.

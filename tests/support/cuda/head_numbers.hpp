@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "mhla/layer/rotary.hpp"
+#include "support/cuda/exact_phi.hpp"
 #include "support/cuda/reference.hpp"
 
 namespace cuda_test {
@@ -18,6 +19,12 @@ Numbers head(const Tensor<T>& x, int b, int h, F&& f) {
     for (int d = 0; d < x.width(); ++d) numbers(t, d) = f(x.value(b, t, h, d));
   }
   return numbers;
+}
+
+/// The feature map of queries or keys.
+template <class T>
+auto feature(const mhla::cuda::FeatureMap& map, const ExactMap& own) {
+  return [map, own](double x) { return own ? own.function(x) : exact_phi<T>(map, x); };
 }
 
 /// Sets masked rows to 0, which adds nothing to any sum.

@@ -20,8 +20,8 @@
 namespace cuda_test {
 
 /// Tokens from `begin` up to `end` of the sequences from `first` on.
-template <class T, int D, int E, Precision P>
-mhla::cuda::Problem problem_of(Streams<T, D, E, P>& x, int first, int begin, int end) {
+template <class T, int D, int E, Precision P, class Map>
+mhla::cuda::Problem problem_of(Streams<T, D, E, P, Map>& x, int first, int begin, int end) {
   const auto from = [&](auto tensor) {
     tensor.data += first * tensor.batch_stride + begin * tensor.token_stride;
     return tensor;
@@ -40,18 +40,30 @@ mhla::cuda::Problem problem_of(Streams<T, D, E, P>& x, int first, int begin, int
           .query_blocks = blocks,
           .key_blocks = blocks,
           .op = op,
+          .own_query_map = x.kOwnMap,
+          .own_key_map = x.kOwnMap,
           .causal = true};
 }
 
+/// The maps of streams, for the library.
+template <class T, int D, int E, Precision P, class Map>
+auto maps_of(const Streams<T, D, E, P, Map>& x) {
+  if constexpr (Streams<T, D, E, P, Map>::kOwnMap) {
+    return mhla::cuda::MappedOperator(mhla::cuda::Operator{}, Map{});
+  } else {
+    return mhla::cuda::Operator{.query_map = x.c.map, .key_map = x.c.map};
+  }
+}
+
 /// Streams in which several tokens are prefilled in the sequences from `first` on.
-template <class T, int D, int E, Precision P>
-struct Prefilled : Streams<T, D, E, P> {
+template <class T, int D, int E, Precision P, class Map = mhla::cuda::FeatureMap>
+struct Prefilled : Streams<T, D, E, P, Map> {
   int first;
   mhla::cuda::Arch arch;
   Array<unsigned char> workspace;
 
   Prefilled(const StreamCase& which, int from, mhla::cuda::Arch of)
-      : Streams<T, D, E, P>(which, 1), first(from), arch(of), workspace(40 << 20) {
+      : Streams<T, D, E, P, Map>(which, 1), first(from), arch(of), workspace(40 << 20) {
     this->device.track("workspace", workspace.data(), workspace.bytes(),
                        emulator::Access::kReadWrite);
   }
@@ -64,7 +76,7 @@ struct Prefilled : Streams<T, D, E, P> {
         mhla::cuda::prefill_plan<D, E>(problem, begin, this->c.length, target);
     const int causal =
         std::min((begin + this->c.length - 1) / this->c.length * this->c.length, end);
-    EXPECT_EQ(plan.workspace_bytes > 0, causal < end);
+    EXPECT_EQ(plan.workspace_bytes > 0, causal < end || this->kOwnMap);
     EXPECT_LE(plan.workspace_bytes, workspace.bytes());
     constexpr bool kTensorCopies = mhla::cuda::Widths<D, E>::kTensorCopies;
     EXPECT_EQ(plan.summary, kTensorCopies ? arch : mhla::cuda::Arch::kSm80);
@@ -75,8 +87,8 @@ struct Prefilled : Streams<T, D, E, P> {
     tokens.o = problem.o;
     tokens.first = first;
     const EmulatedStream stream(this->device);
-    mhla::cuda::run_prefill<T, D, E>(plan, problem, tokens, begin, workspace.data(), target,
-                                     stream);
+    mhla::cuda::run_prefill<T, D, E>(plan, problem, tokens, begin, workspace.data(), target, stream,
+                                     maps_of(*this));
     // Threads copy pieces of the same tokens' keys and values, which conflict if rows of values are
     // longer and not panels.
     if (E > D && !mhla::cuda::Width<E>::kPanels) return causal;
@@ -86,19 +98,21 @@ struct Prefilled : Streams<T, D, E, P> {
 };
 
 /// Computes the first tokens of the prefilled sequences by the causal form in three stages.
-template <class T, int D, int E, Precision P>
-void run_causal(Prefilled<T, D, E, P>& x, int tokens) {
+template <class T, int D, int E, Precision P, class Map>
+void run_causal(Prefilled<T, D, E, P, Map>& x, int tokens) {
   const mhla::cuda::Problem problem = problem_of(x, x.first, 0, tokens);
   const mhla::cuda::Device target{x.arch, 2};
-  const mhla::cuda::Plan plan =
-      mhla::cuda::detail::planned<D, E>(problem, target, mhla::cuda::Form::kThreeStage, "");
+  const mhla::cuda::Staging<D, E> staging(problem, nullptr);
+  mhla::cuda::Plan plan =
+      mhla::cuda::detail::planned<D, E>(staging.inner(), target, mhla::cuda::Form::kThreeStage, "");
+  plan.workspace_bytes += staging.bytes();
   ASSERT_LE(plan.workspace_bytes, x.workspace.bytes());
   mhla::cuda::run<T, D, E, true>(plan, problem, x.mixing.array(), x.workspace.data(), target,
-                                 EmulatedStream(x.device));
+                                 EmulatedStream(x.device), maps_of(x));
 }
 
-template <class T, int D, int E, Precision P>
-void expect_same(const Streams<T, D, E, P>& x, const Streams<T, D, E, P>& y, int token) {
+template <class T, int D, int E, Precision P, class Map>
+void expect_same(const Streams<T, D, E, P, Map>& x, const Streams<T, D, E, P, Map>& y, int token) {
   for (int h = 0; h < x.c.heads; ++h) {
     for (int e = 0; e < E; ++e) {
       ASSERT_EQ(x.o.value(1, token, h, e), y.o.value(1, token, h, e)) << token;
@@ -108,14 +122,14 @@ void expect_same(const Streams<T, D, E, P>& x, const Streams<T, D, E, P>& y, int
 
 /// Checks two sequences. The second has prefills up to each of `ends`, a step for each "-1", and
 /// steps at its end. The first has only steps.
-template <class T, int D, int E, Precision P>
+template <class T, int D, int E, Precision P, class Map = mhla::cuda::FeatureMap>
 void check_prefills(const StreamCase& c, const std::vector<int>& ends, mhla::cuda::Arch arch) {
   std::string text = arch == mhla::cuda::Arch::kSm80 ? "sm_80" : "sm_90a";
   text += " D " + std::to_string(D) + " E " + std::to_string(E);
   for (const int end : ends) text.append(" ").append(std::to_string(end));
   SCOPED_TRACE(text);
-  Streams<T, D, E, P> steps(c, 1);
-  Prefilled<T, D, E, P> x(c, 1, arch), whole(c, 1, arch);
+  Streams<T, D, E, P, Map> steps(c, 1);
+  Prefilled<T, D, E, P, Map> x(c, 1, arch), whole(c, 1, arch);
   std::vector<bool> is_causal(static_cast<std::size_t>(c.tokens));
   int seen = 0;
   for (const int end : ends) {

@@ -6,7 +6,6 @@
 
 #include "mhla/attention/bidirectional.hpp"
 #include "mhla/attention/causal.hpp"
-#include "support/cuda/exact_phi.hpp"
 #include "support/cuda/head_numbers.hpp"
 
 namespace cuda_test {
@@ -60,11 +59,10 @@ Expected expected(const Call<T>& call, int b, int h, double chain, Outputs which
   const Rounding<T> rounding;
   const double u = rounding.u, eta = rounding.eta;
   const double scale = static_cast<double>(op.scale), eps = static_cast<double>(op.eps);
-  const auto feature = [](const mhla::cuda::FeatureMap& map) {
-    return [map](double x) { return exact_phi<T>(map, x); };
-  };
-  const Numbers q = without_masked(head(call.q, b, h, feature(op.query_map)), call.query_mask(b));
-  const Numbers k = without_masked(head(call.k, b, h, feature(op.key_map)), call.key_mask(b));
+  const auto query_map = feature<T>(op.query_map, call.own_query_map);
+  const auto key_map = feature<T>(op.key_map, call.own_key_map);
+  const Numbers q = without_masked(head(call.q, b, h, query_map), call.query_mask(b));
+  const Numbers k = without_masked(head(call.k, b, h, key_map), call.key_mask(b));
   const Numbers v =
       without_masked(head(call.v, b, h, [](double x) { return x; }), call.key_mask(b));
   const Numbers ones = Numbers::Ones(v.rows(), 1);

@@ -39,6 +39,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 
 #include "mhla/core/matrix.hpp"
 #include "mhla/cuda/launch/problem.cuh"
@@ -51,14 +52,22 @@ namespace cuda_test {
 
 using Numbers = mhla::Matrix<double>;
 
+/// A feature map of one's own and its derivative, or empty.
+struct ExactMap {
+  std::function<double(double)> function, derivative;
+
+  explicit operator bool() const { return function != nullptr; }
+};
+
 /// Options of a call, without tensors.
 struct CallOptions {
   mhla::GridShape tokens, block;          ///< of the queries
   mhla::GridShape key_tokens, key_block;  ///< of the keys
   mhla::cuda::Operator op;
   bool causal;
-  int prefix = 0, key_prefix = 0;  ///< tokens before those
-  mhla::Pattern pattern{};         ///< of mixing matrices; without rows all coefficients
+  int prefix = 0, key_prefix = 0;           ///< tokens before those
+  mhla::Pattern pattern{};                  ///< of mixing matrices; without rows all coefficients
+  ExactMap own_query_map{}, own_key_map{};  ///< in place of the operator's
 
   PrefixedGrid queries() const { return {prefix, tokens, block}; }
   PrefixedGrid keys() const { return {key_prefix, key_tokens, key_block}; }

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "emulator/device.hpp"
@@ -47,9 +48,12 @@ struct StreamCase {
 };
 
 /// A batch of streams in the emulator.
-template <class T, int D, int E, Precision P>
+/// \tparam Map  FeatureMap, of the case, or a default-constructible map of one's own
+template <class T, int D, int E, Precision P, class Map = FeatureMap>
 struct Streams {
-  using Kernel = StreamingStepSm80<T, D, E, P>;
+  static constexpr bool kOwnMap = !std::is_same_v<Map, FeatureMap>;
+  using Step = std::conditional_t<kOwnMap, MappedStepParameters<Map, Map>, StreamingStepParameters>;
+  using Kernel = StreamingStepSm80<T, D, E, P, Step>;
   StreamCase c;
   Tensor<T> q, k, v, o;  ///< [B, N, H, D]; a step reads one token
   MixingMemory mixing;
@@ -101,6 +105,15 @@ struct Streams {
     ASSERT_LE(begin + bytes, layout.bytes);
     device.track(name, state.data() + begin, static_cast<std::size_t>(bytes),
                  emulator::Access::kReadWrite);
+  }
+
+  /// phi in double.
+  double phi(double x) const {
+    if constexpr (kOwnMap) {
+      return Map{}.function(x);
+    } else {
+      return exact_phi<T>(c.map, x);
+    }
   }
 
   /// Takes token t of all sequences.
@@ -156,8 +169,15 @@ struct Streams {
 
   template <class Items>
   void launch(int batch, const std::int32_t* sequences, const Items& items) {
-    StreamingStepParameters p = parameters(items);
-    p.sequence_of = sequences;
+    StreamingStepParameters token = parameters(items);
+    token.sequence_of = sequences;
+    const Step p = [&] {
+      if constexpr (kOwnMap) {
+        return Step(token, {}, {});
+      } else {
+        return token;
+      }
+    }();
     report = device.template launch<Kernel>(Kernel::grid(p, batch * c.heads), p);
   }
 };
@@ -165,8 +185,8 @@ struct Streams {
 /// Compares the outputs of a pair with the causal form.
 /// \param roundings  of products in the open block: of phi(q), of phi(k), and in a prefill of the
 ///                   weight
-template <class T, int D, int E, Precision P>
-void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, int head,
+template <class T, int D, int E, Precision P, class Map>
+void compare(Comparison& comparison, const Streams<T, D, E, P, Map>& x, int batch, int head,
              int roundings = 2) {
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const double u_s = P == Precision::kPair ? u * u : u;
@@ -205,8 +225,8 @@ void compare(Comparison& comparison, const Streams<T, D, E, P>& x, int batch, in
     double den = 0, dz = 0;
     for (std::size_t d = 0; d < kD; ++d) {
       const int column = static_cast<int>(d);
-      const double key = exact_phi<T>(x.c.map, x.k.value(batch, t, head, column));
-      const double query = exact_phi<T>(x.c.map, x.q.value(batch, t, head, column));
+      const double key = x.phi(x.k.value(batch, t, head, column));
+      const double query = x.phi(x.q.value(batch, t, head, column));
       const double plus = std::abs(query) + eta;
       z[block][d] += key;
       z_plus[block][d] += std::abs(key) + eta;

@@ -153,7 +153,7 @@ void Forms<T, D, E>::run(const GradientCall& call, int,
       unsigned char* const memory = device.track("workspace", workspace(plan.workspace_bytes));
       mhla::cuda::run_gradient<mhla::cuda::bfloat16, D, E, kCausal, kRotary>(
           plan, problem, mixing_of(call.forward, problem.forward), memory, Emulation::kTarget,
-          device);
+          device, problem.forward.op);
     });
   } else {
     refuse_widths();

@@ -22,9 +22,9 @@ inline namespace MHLA_CUDA_ARCHS {
 /// Plans bidirectional() for these arguments: the form and the workspace. The tensors' data is not
 /// read.
 /// \throws shape_error, option_error as bidirectional() does.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
-                        const TokenBlocks& key_blocks, const Operator& op,
+                        const TokenBlocks& key_blocks, const O& op,
                         std::type_identity_t<TensorView<T>> out, const Device& device,
                         const R& rotary = {}) {
   return prepare_bidirectional<D, E>(in, query_blocks, key_blocks, op, out, device, rotary).plan();
@@ -39,10 +39,10 @@ Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
 /// \param rotary     A Rotary (attention/rotary_inputs.cuh), or NoRotary.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
 ///         if `device` is not the current device, or CUDA refuses a launch.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const TokenBlocks& key_blocks, const MixingMatrices<const float>& mixing,
-                   const Operator& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
+                   const O& op, std::type_identity_t<TensorView<T>> out, Workspace workspace,
                    const Device& device, cudaStream_t stream, const R& rotary = {}) {
   prepare_bidirectional<D, E>(in, query_blocks, key_blocks, op, out, device, rotary)
       .run_prepared(in, mixing, out, workspace, stream);

@@ -18,8 +18,8 @@ inline namespace MHLA_CUDA_ARCHS {
 
 /// Plans causal() for these arguments: the form and the workspace. The tensors' data is not read.
 /// \throws shape_error, option_error as causal() does.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
-Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
+Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const O& op,
                  std::type_identity_t<TensorView<T>> out, const Device& device,
                  const R& rotary = {}) {
   return prepare_causal<D, E>(in, blocks, op, out, device, rotary).plan();
@@ -35,9 +35,9 @@ Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const Operator&
 /// \param rotary     NoRotary, or a Rotary for a form without denominators.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
 ///         if `device` is not the current device, or CUDA refuses a launch.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 void causal(const Inputs<T>& in, const TokenBlocks& blocks,
-            const MixingMatrices<const float>& mixing, const Operator& op,
+            const MixingMatrices<const float>& mixing, const O& op,
             std::type_identity_t<TensorView<T>> out, Workspace workspace, const Device& device,
             cudaStream_t stream, const R& rotary = {}) {
   prepare_causal<D, E>(in, blocks, op, out, device, rotary)

@@ -113,21 +113,25 @@ class DistributedCall {
 ///                 of CUDA that compiled them
 /// \throws shape_error, option_error on all ranks if the arguments of one rank do not fit, or if
 ///         they differ; communication_error
-template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
+template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks, AnyOperator O = Operator>
 DistributedCall<D, E, false, T, Ranks> prepare_distributed(
     Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
-    const TokenBlocks& key_blocks, const Operator& op, std::type_identity_t<TensorView<T>> out,
+    const TokenBlocks& key_blocks, const O& op, std::type_identity_t<TensorView<T>> out,
     const Device& device, const Pattern& pattern = {}) {
+  static_assert(std::is_same_v<O, Operator>,
+                "ranks compare their operators, so feature maps of one's own are refused");
   return {ranks, in, query_blocks, key_blocks, op, out, device, pattern};
 }
 
 /// Plans the causal form over ranks: a token reads itself and earlier tokens, also those of earlier
 /// ranks.
 /// \param blocks  contiguous(N, W), of this rank's tokens
-template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks>
+template <int D, int E, DeviceScalar T, DeviceCommunicator Ranks, AnyOperator O = Operator>
 DistributedCall<D, E, true, T, Ranks> prepare_distributed_causal(
-    Ranks& ranks, const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
+    Ranks& ranks, const Inputs<T>& in, const TokenBlocks& blocks, const O& op,
     std::type_identity_t<TensorView<T>> out, const Device& device, const Pattern& pattern = {}) {
+  static_assert(std::is_same_v<O, Operator>,
+                "ranks compare their operators, so feature maps of one's own are refused");
   return {ranks, in, blocks, blocks, op, out, device, pattern};
 }
 

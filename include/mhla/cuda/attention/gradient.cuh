@@ -43,22 +43,29 @@ inline namespace MHLA_CUDA_ARCHS {
 /// A prepared gradient. Runs may be captured and may be in flight together. Calls of run() must not
 /// overlap, but any thread may make them if its current device is the one of the preparation.
 /// \tparam R  NoRotary or Rotary
-template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary>
+/// \tparam O  Operator, or MappedOperator of maps with derivatives
+template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 class PreparedGradient {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
   static_assert(!kRotary || Width<D>::kWholeTiles,
                 "rotary embedding has kernels for D that are multiples of 16");
   static_assert(!kRotary || !std::is_same_v<T, float>,
                 "rotary embedding has kernels for bfloat16 and half, not for float32");
+  template <class M>
+  static constexpr bool kHasDerivative =
+      std::is_same_v<M, FeatureMap> || DifferentiableElementwiseMap<M>;
+  static_assert(kHasDerivative<decltype(O::query_map)> && kHasDerivative<decltype(O::key_map)>,
+                "gradients need float derivative(float) const of a feature map of one's own");
 
  public:
   /// Takes the arguments of prepare_bidirectional_gradient().
   /// \param key_blocks  equal to query_blocks if kCausal
   PreparedGradient(const Inputs<T>& in, const TokenBlocks& query_blocks,
-                   const TokenBlocks& key_blocks, const Operator& op, TensorView<const T> dout,
+                   const TokenBlocks& key_blocks, const O& op, TensorView<const T> dout,
                    const Gradients<T>& gradients, const Device& device, const R& rotary = {},
                    const Kept<T>& kept = {})
-      : problem_(make(in, query_blocks, key_blocks, op, dout, gradients, rotary, kept)),
+      : op_(op),
+        problem_(make(in, query_blocks, key_blocks, op, dout, gradients, rotary, kept)),
         device_(device),
         plan_(detail::fitting_gradient(
             kName, gradient_plan<D, E, kCausal, kRotary>(problem_, device), device)) {}
@@ -72,8 +79,8 @@ class PreparedGradient {
            const R& rotary = {}, const Kept<T>& kept = {}) {
     const Problem& forward = problem_.forward;
     const GradientProblem problem =
-        make(in, forward.callers_query_blocks(), forward.callers_key_blocks(), forward.op, dout,
-             gradients, rotary, kept);
+        make(in, forward.callers_query_blocks(), forward.callers_key_blocks(), op_, dout, gradients,
+             rotary, kept);
     detail::expect_same_gradient(kName, problem, problem_);
     launch(problem, in, mixing, dout, gradients, workspace, stream, kept);
   }
@@ -89,9 +96,8 @@ class PreparedGradient {
       kCausal ? "cuda::causal_gradient" : "cuda::bidirectional_gradient";
 
   static GradientProblem make(const Inputs<T>& in, const TokenBlocks& query_blocks,
-                              const TokenBlocks& key_blocks, const Operator& op,
-                              TensorView<const T> dout, const Gradients<T>& gradients,
-                              const R& rotary, const Kept<T>& kept) {
+                              const TokenBlocks& key_blocks, const O& op, TensorView<const T> dout,
+                              const Gradients<T>& gradients, const R& rotary, const Kept<T>& kept) {
     GradientProblem problem = detail::make_gradient<D, E>(kName, in, query_blocks, key_blocks,
                                                           kCausal, op, dout, gradients, kept);
     detail::add_rotary(kName, rotary, D, problem.forward);
@@ -108,10 +114,12 @@ class PreparedGradient {
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem.forward);
     unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
     run_gradient<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
-        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_));
+        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_),
+        op_);
     cache_.ready = true;
   }
 
+  O op_;
   GradientProblem problem_;
   Device device_;
   GradientPlan plan_;
@@ -121,19 +129,19 @@ class PreparedGradient {
 /// Plans bidirectional_gradient() for tensors of these shapes and strides. Their data is not read,
 /// and may be null.
 /// \throws shape_error, option_error as bidirectional_gradient() does.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
-PreparedGradient<D, E, false, T, R> prepare_bidirectional_gradient(
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
+PreparedGradient<D, E, false, T, R, O> prepare_bidirectional_gradient(
     const Inputs<T>& in, const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
-    const Operator& op, std::type_identity_t<TensorView<const T>> dout,
+    const O& op, std::type_identity_t<TensorView<const T>> dout,
     const std::type_identity_t<Gradients<T>>& gradients, const Device& device, const R& rotary = {},
     const std::type_identity_t<Kept<T>>& kept = {}) {
   return {in, query_blocks, key_blocks, op, dout, gradients, device, rotary, kept};
 }
 
 /// Plans causal_gradient() for tensors of these shapes and strides.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
-PreparedGradient<D, E, true, T, R> prepare_causal_gradient(
-    const Inputs<T>& in, const TokenBlocks& blocks, const Operator& op,
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
+PreparedGradient<D, E, true, T, R, O> prepare_causal_gradient(
+    const Inputs<T>& in, const TokenBlocks& blocks, const O& op,
     std::type_identity_t<TensorView<const T>> dout,
     const std::type_identity_t<Gradients<T>>& gradients, const Device& device, const R& rotary = {},
     const std::type_identity_t<Kept<T>>& kept = {}) {
@@ -152,10 +160,10 @@ PreparedGradient<D, E, true, T, R> prepare_causal_gradient(
 /// \param kept       The forward's outputs; absent outputs are computed again.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
 ///         if `device` is not the current device, or CUDA refuses a launch.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks,
-                            const MixingMatrices<const float>& mixing, const Operator& op,
+                            const MixingMatrices<const float>& mixing, const O& op,
                             std::type_identity_t<TensorView<const T>> dout,
                             const std::type_identity_t<Gradients<T>>& gradients,
                             Workspace workspace, const Device& device, cudaStream_t stream,
@@ -167,9 +175,9 @@ void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks
 
 /// Enqueues the gradients of causal() into a stream. The gradient of a mixing matrix larger than
 /// [M, M] is written in the leading [M, M] alone, with 0 above the diagonal.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 void causal_gradient(const Inputs<T>& in, const TokenBlocks& blocks,
-                     const MixingMatrices<const float>& mixing, const Operator& op,
+                     const MixingMatrices<const float>& mixing, const O& op,
                      std::type_identity_t<TensorView<const T>> dout,
                      const std::type_identity_t<Gradients<T>>& gradients, Workspace workspace,
                      const Device& device, cudaStream_t stream, const R& rotary = {},

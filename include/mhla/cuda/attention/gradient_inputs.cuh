@@ -39,10 +39,10 @@ namespace detail {
 
 /// The gradient that the arguments describe.
 /// \throws shape_error, option_error for what does not fit.
-template <int D, int E, DeviceScalar T>
+template <int D, int E, DeviceScalar T, AnyOperator O = Operator>
 GradientProblem make_gradient(const char* function, const Inputs<T>& in,
                               const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
-                              bool causal, const Operator& op, TensorView<const T> dout,
+                              bool causal, const O& op, TensorView<const T> dout,
                               const Gradients<T>& gradients, const Kept<T>& kept) {
   const Index nq = tokens_of(in, in.q, in.query_prefix, query_blocks);
   const Index nk = tokens_of(in, in.k, in.key_prefix, key_blocks);
@@ -84,7 +84,7 @@ GradientProblem make_gradient(const char* function, const Inputs<T>& in,
   problem.dgain = gradients.gain.data();
   if (problem.wants.mixing) {
     const MixingMatrices<float>& m = gradients.mixing;
-    const Matrices matrices = op.matrices;
+    const Matrices matrices = problem.forward.op.matrices;
     expect_matrices(function, "gradients.mixing", m, matrices);
     const MixingShape shape = mixing_shape(problem.forward);
     expect_size(function, "gradients.mixing", m.rows, m.cols, shape.rows, shape.columns,

@@ -38,10 +38,10 @@ Index packed_sequences(const char* function, const Inputs<T>& in, bool causal) {
 
 /// Describes the arguments of a form as a problem.
 /// \throws shape_error, option_error for arguments that do not fit.
-template <int D, int E, DeviceScalar T>
+template <int D, int E, DeviceScalar T, AnyOperator O = Operator>
 Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlocks& query_blocks,
-                     const TokenBlocks& key_blocks, bool causal, const Operator& op,
-                     TensorView<T> out) {
+                     const TokenBlocks& key_blocks, bool causal, const O& op, TensorView<T> out) {
+  const Operator& options = options_of(op);
   (void)form_bounds<D, E>(Arch::kSm80);  // rejects unsupported (D, E)
   if constexpr (std::is_same_v<T, float>) {
     static_assert(Widths<D, E>::kFloats, "float32 tensors have kernels for D and E up to 128");
@@ -69,15 +69,17 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
       .heads = static_cast<std::int32_t>(heads),
       .query_blocks = query_blocks,
       .key_blocks = key_blocks,
-      .op = op,
-      .norm = output_norm<E>(function, in, op),
+      .op = options,
+      .own_query_map = !std::is_same_v<decltype(op.query_map), FeatureMap>,
+      .own_key_map = !std::is_same_v<decltype(op.key_map), FeatureMap>,
+      .norm = output_norm<E>(function, in, options),
       .causal = causal,
       .queries = selection(function, "query_mask", in.query_mask, in.query_offsets, items, q_rows),
       .keys = selection(function, "key_mask", in.key_mask, in.key_offsets, items, k_rows)};
   problem.query_blocks =
       add_prefix(function, "query_prefix", in.query_prefix, query_blocks, problem.queries);
   problem.key_blocks = add_prefix(function, "key_prefix", in.key_prefix, key_blocks, problem.keys);
-  if (op.denominator == Denominator::kCrossQuery) {
+  if (options.denominator == Denominator::kCrossQuery) {
     if (causal) {
       fail_option(function, "op", "has a cross-query denominator",
                   "none or key sums: it reads later queries");

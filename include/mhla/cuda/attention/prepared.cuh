@@ -32,7 +32,8 @@ inline namespace MHLA_CUDA_ARCHS {
 /// A prepared form. Runs may be captured and may be in flight together. Calls of run() must not
 /// overlap, but any thread may make them if its current device is the one of the preparation.
 /// \tparam R  NoRotary or Rotary
-template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary>
+/// \tparam O  Operator or MappedOperator
+template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 class Prepared {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
   static_assert(!kRotary || Width<D>::kWholeTiles,
@@ -44,8 +45,9 @@ class Prepared {
   /// Plans as prepare_bidirectional() and prepare_causal() do.
   /// \param key_blocks  equal to query_blocks if kCausal
   Prepared(const Inputs<T>& in, const TokenBlocks& query_blocks, const TokenBlocks& key_blocks,
-           const Operator& op, TensorView<T> out, const Device& device, const R& rotary = {})
-      : problem_(make_problem(in, query_blocks, key_blocks, op, out, rotary)),
+           const O& op, TensorView<T> out, const Device& device, const R& rotary = {})
+      : op_(op),
+        problem_(make_problem(in, query_blocks, key_blocks, op, out, rotary)),
         device_(device),
         plan_(detail::fitting(kName, cuda::plan<D, E>(problem_, device), device)) {}
 
@@ -58,7 +60,7 @@ class Prepared {
   void run(const Inputs<T>& in, const MixingMatrices<const float>& mixing, TensorView<T> out,
            Workspace workspace, cudaStream_t stream, const R& rotary = {}) {
     const Problem problem = make_problem(in, problem_.callers_query_blocks(),
-                                         problem_.callers_key_blocks(), problem_.op, out, rotary);
+                                         problem_.callers_key_blocks(), op_, out, rotary);
     detail::expect_same_layout(kName, problem, problem_);
     launch(problem, in, mixing, out, workspace, stream);
   }
@@ -72,7 +74,7 @@ class Prepared {
   static constexpr const char* kName = kCausal ? "cuda::causal" : "cuda::bidirectional";
 
   static Problem make_problem(const Inputs<T>& in, const TokenBlocks& query_blocks,
-                              const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
+                              const TokenBlocks& key_blocks, const O& op, TensorView<T> out,
                               const R& rotary) {
     Problem problem =
         detail::make_problem<D, E>(kName, in, query_blocks, key_blocks, kCausal, op, out);
@@ -89,10 +91,12 @@ class Prepared {
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
     unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
     mhla::cuda::run<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
-        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_));
+        plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_),
+        op_);
     cache_.ready = true;
   }
 
+  O op_;
   Problem problem_;
   Device device_;
   Plan plan_;
@@ -102,21 +106,20 @@ class Prepared {
 /// Plans bidirectional() for tensors of these shapes and strides. Their data is not read, and may
 /// be null.
 /// \throws shape_error, option_error as bidirectional() does.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
-Prepared<D, E, false, T, R> prepare_bidirectional(const Inputs<T>& in,
-                                                  const TokenBlocks& query_blocks,
-                                                  const TokenBlocks& key_blocks, const Operator& op,
-                                                  std::type_identity_t<TensorView<T>> out,
-                                                  const Device& device, const R& rotary = {}) {
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
+Prepared<D, E, false, T, R, O> prepare_bidirectional(const Inputs<T>& in,
+                                                     const TokenBlocks& query_blocks,
+                                                     const TokenBlocks& key_blocks, const O& op,
+                                                     std::type_identity_t<TensorView<T>> out,
+                                                     const Device& device, const R& rotary = {}) {
   return {in, query_blocks, key_blocks, op, out, device, rotary};
 }
 
 /// Plans causal() for tensors of these shapes and strides.
-template <int D, int E, DeviceScalar T, class R = NoRotary>
-Prepared<D, E, true, T, R> prepare_causal(const Inputs<T>& in, const TokenBlocks& blocks,
-                                          const Operator& op,
-                                          std::type_identity_t<TensorView<T>> out,
-                                          const Device& device, const R& rotary = {}) {
+template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
+Prepared<D, E, true, T, R, O> prepare_causal(const Inputs<T>& in, const TokenBlocks& blocks,
+                                             const O& op, std::type_identity_t<TensorView<T>> out,
+                                             const Device& device, const R& rotary = {}) {
   return {in, blocks, blocks, op, out, device, rotary};
 }
 

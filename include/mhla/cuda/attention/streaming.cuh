@@ -27,7 +27,8 @@ namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
 
 /// A causal operator for streams of sequences with H heads. Each sequence has its own position.
-template <int D, int E, DeviceScalar T>
+/// \tparam O  Operator or MappedOperator
+template <int D, int E, DeviceScalar T, AnyOperator O = Operator>
 class Streaming {
   static_assert(!std::is_same_v<T, float>,
                 "streams have kernels for bfloat16 and half, not float32");
@@ -39,7 +40,7 @@ class Streaming {
   ///                      The caller keeps it alive and unchanged.
   /// \throws shape_error, option_error for sizes out of range, kCrossQuery and kPerItemAndHead.
   Streaming(Index sequences, Index heads, Index block_length,
-            const MixingMatrices<const float>& mixing, const Operator& op);
+            const MixingMatrices<const float>& mixing, const O& op);
 
   /// Bytes of device memory of a state, for all sequences.
   std::size_t state_bytes() const { return static_cast<std::size_t>(layout_.bytes); }
@@ -107,10 +108,12 @@ class Streaming {
                                      TokenTensor o, Workspace state) const;
   void run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
                 TensorView<T> out, Workspace state, cudaStream_t stream) const;
+  template <class Step>
+  void launch_step(const Step& step, std::int32_t pairs, cudaStream_t stream) const;
 
   Index sequences_;
   Index heads_;
-  Operator op_;
+  O op_;
   TokenBlocks blocks_;
   MixingArray mixing_;
   StreamingStateLayout layout_;
@@ -118,11 +121,12 @@ class Streaming {
 
 // ------------------------------------------------------------------------------------------------
 
-template <int D, int E, DeviceScalar T>
-Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
-                              const MixingMatrices<const float>& mixing, const Operator& op)
+template <int D, int E, DeviceScalar T, AnyOperator O>
+Streaming<D, E, T, O>::Streaming(Index sequences, Index heads, Index block_length,
+                                 const MixingMatrices<const float>& mixing, const O& op)
     : sequences_(sequences), heads_(heads), op_(op) {
   using mhla::detail::checked_product;
+  const Operator& options = options_of(op);
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
   const Index pairs = checked_product(kName, "sequences and heads", {sequences, heads});
   checked_product(kName, "state", {pairs, mixing.rows + 2, D * E * 4});
@@ -138,24 +142,24 @@ Streaming<D, E, T>::Streaming(Index sequences, Index heads, Index block_length,
                             std::to_string(block_length) + " tokens",
                         "at least 1 and fewer than 2^31 tokens in all");
   }
-  if (op.denominator == Denominator::kCrossQuery) {
+  if (options.denominator == Denominator::kCrossQuery) {
     detail::fail_option(kName, "op", "has a cross-query denominator",
                         "none or key sums: it reads later queries");
   }
-  detail::expect_few_matrices(kName, op.matrices, true,
+  detail::expect_few_matrices(kName, options.matrices, true,
                               "kShared or kPerHead: sequences share matrices");
   detail::expect_decay_terms(kName, op, false, "0: streams take a matrix of coefficients");
   blocks_ = contiguous(mixing.rows * block_length, block_length);
   Problem problem{};
-  problem.op.matrices = op.matrices;
+  problem.op.matrices = options.matrices;
   problem.query_blocks = problem.key_blocks = blocks_;
   mixing_ = detail::mixing_array(kName, mixing, problem);
   mixing_.strips = nullptr;  // it is of more blocks than a prefill
-  layout_ = streaming_state_layout(pairs, mixing.rows, block_length, D, E, op.summaries);
+  layout_ = streaming_state_layout(pairs, mixing.rows, block_length, D, E, options.summaries);
 }
 
-template <int D, int E, DeviceScalar T>
-unsigned char* Streaming<D, E, T>::memory(Workspace state) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+unsigned char* Streaming<D, E, T, O>::memory(Workspace state) const {
   const auto address = reinterpret_cast<std::uintptr_t>(state.data());
   if (state.size() < state_bytes() || address % 256 != 0) {
     detail::fail_option(kName, "state",
@@ -166,37 +170,37 @@ unsigned char* Streaming<D, E, T>::memory(Workspace state) const {
   return reinterpret_cast<unsigned char*>(state.data());
 }
 
-template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::clear(Index first, Index count, Workspace state,
-                               cudaStream_t stream) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+void Streaming<D, E, T, O>::clear(Index first, Index count, Workspace state,
+                                  cudaStream_t stream) const {
   const Index each = sequences_ == 0 ? 0 : layout_.position_bytes / sequences_;
   expect_success(cudaMemsetAsync(memory(state) + first * each, 0,
                                  static_cast<std::size_t>(count * each), stream),
                  "cudaMemsetAsync");
 }
 
-template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::start(Workspace state, cudaStream_t stream) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+void Streaming<D, E, T, O>::start(Workspace state, cudaStream_t stream) const {
   clear(0, sequences_, state, stream);
 }
 
-template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::start(Index sequence, Workspace state, cudaStream_t stream) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+void Streaming<D, E, T, O>::start(Index sequence, Workspace state, cudaStream_t stream) const {
   detail::expect_sequences(kName, sequence, 1, sequences_);
   clear(sequence, 1, state, stream);
 }
 
-template <int D, int E, DeviceScalar T>
-Plan Streaming<D, E, T>::prefill_plan(Index seen, const Inputs<T>& in, TensorView<T> out,
-                                      const Device& device) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+Plan Streaming<D, E, T, O>::prefill_plan(Index seen, const Inputs<T>& in, TensorView<T> out,
+                                         const Device& device) const {
   const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out);
   return planned_prefill(problem, seen, device);
 }
 
-template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::prefill(Index first, Index seen, const Inputs<T>& in, TensorView<T> out,
-                                 Workspace state, Workspace workspace, const Device& device,
-                                 cudaStream_t stream) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+void Streaming<D, E, T, O>::prefill(Index first, Index seen, const Inputs<T>& in, TensorView<T> out,
+                                    Workspace state, Workspace workspace, const Device& device,
+                                    cudaStream_t stream) const {
   const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out);
   detail::expect_sequences(kName, first, in.q.batch(), sequences_);
   detail::expect_data(kName, in, out);
@@ -207,37 +211,38 @@ void Streaming<D, E, T>::prefill(Index first, Index seen, const Inputs<T>& in, T
   tokens.first = static_cast<std::int32_t>(first);
   LaunchCache cache;
   run_prefill<kernel_scalar_t<T>, D, E>(planned, problem, tokens, before, begin, device,
-                                        Stream(stream, device.kernels(), cache));
+                                        Stream(stream, device.kernels(), cache), op_);
 }
 
-template <int D, int E, DeviceScalar T>
-StreamingStepParameters Streaming<D, E, T>::parameters(ConstTokenTensor q, ConstTokenTensor k,
-                                                       ConstTokenTensor v, TokenTensor o,
-                                                       Workspace state) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+StreamingStepParameters Streaming<D, E, T, O>::parameters(ConstTokenTensor q, ConstTokenTensor k,
+                                                          ConstTokenTensor v, TokenTensor o,
+                                                          Workspace state) const {
+  const Operator& options = options_of(op_);
   return {.q = q,
           .k = k,
           .v = v,
           .o = o,
           .blocks = blocks_,
           .heads = static_cast<std::int32_t>(heads_),
-          .query_map = op_.query_map,
-          .key_map = op_.key_map,
-          .normalization = {op_.denominator, op_.scale, op_.eps},
+          .query_map = options.query_map,
+          .key_map = options.key_map,
+          .normalization = {options.denominator, options.scale, options.eps},
           .mixing = mixing_,
           .state = layout_.at(memory(state)),
           .sequences = static_cast<std::int32_t>(sequences_),
           .sequence_of = nullptr};
 }
 
-template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::step(const Inputs<T>& in, TensorView<T> out, Workspace state,
-                              cudaStream_t stream) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+void Streaming<D, E, T, O>::step(const Inputs<T>& in, TensorView<T> out, Workspace state,
+                                 cudaStream_t stream) const {
   run_step(in, sequences_, nullptr, out, state, stream);
 }
 
-template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::step(const Inputs<T>& in, const std::int32_t* sequence_of,
-                              TensorView<T> out, Workspace state, cudaStream_t stream) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+void Streaming<D, E, T, O>::step(const Inputs<T>& in, const std::int32_t* sequence_of,
+                                 TensorView<T> out, Workspace state, cudaStream_t stream) const {
   detail::expect_sequences(kName, 0, in.q.batch(), sequences_);
   if (sequence_of == nullptr) {
     detail::fail_option(kName, "sequence_of", "is null", "a pointer to numbers on the device");
@@ -245,9 +250,10 @@ void Streaming<D, E, T>::step(const Inputs<T>& in, const std::int32_t* sequence_
   run_step(in, in.q.batch(), sequence_of, out, state, stream);
 }
 
-template <int D, int E, DeviceScalar T>
-void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
-                                  TensorView<T> out, Workspace state, cudaStream_t stream) const {
+template <int D, int E, DeviceScalar T, AnyOperator O>
+void Streaming<D, E, T, O>::run_step(const Inputs<T>& in, Index count,
+                                     const std::int32_t* sequence_of, TensorView<T> out,
+                                     Workspace state, cudaStream_t stream) const {
   detail::expect_stream_inputs(kName, in);
   const auto rows = [&](Index width) { return std::array<Index, 4>{count, 1, heads_, width}; };
   StreamingStepParameters token =
@@ -258,14 +264,25 @@ void Streaming<D, E, T>::run_step(const Inputs<T>& in, Index count, const std::i
   token.sequence_of = sequence_of;
   detail::expect_data(kName, in, out);
   const auto pairs = static_cast<std::int32_t>(count * heads_);
-  using Scalar = kernel_scalar_t<T>;
   if (pairs == 0) return;
+  if constexpr (std::is_same_v<O, Operator>) {
+    launch_step(token, pairs, stream);
+  } else {
+    launch_step(MappedStepParameters(token, op_.query_map, op_.key_map), pairs, stream);
+  }
+}
+
+template <int D, int E, DeviceScalar T, AnyOperator O>
+template <class Step>
+void Streaming<D, E, T, O>::launch_step(const Step& step, std::int32_t pairs,
+                                        cudaStream_t stream) const {
+  using Scalar = kernel_scalar_t<T>;
   LaunchCache cache;
   const Stream kernels(stream, Arch::kSm80, cache);
-  if (op_.summaries == Precision::kPair) {
-    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair>>(token, pairs);
+  if (options_of(op_).summaries == Precision::kPair) {
+    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair, Step>>(step, pairs);
   } else {
-    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kSingle>>(token, pairs);
+    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kSingle, Step>>(step, pairs);
   }
 }
 

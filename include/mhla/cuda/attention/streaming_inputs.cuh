@@ -35,9 +35,9 @@ void expect_stream_inputs(const char* function, const Inputs<T>& in) {
 /// \throws shape_error, option_error as make_problem() does; shape_error for another number of
 ///         heads.
 /// \throws option_error for what streams do not take, or more than M W tokens in all.
-template <int D, int E, DeviceScalar T>
+template <int D, int E, DeviceScalar T, AnyOperator O = Operator>
 Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
-                        Index seen, Index heads, const Operator& op, TensorView<T> out) {
+                        Index seen, Index heads, const O& op, TensorView<T> out) {
   expect_stream_inputs(function, in);
   const Index tokens = in.q.tokens(), free_slots = stream.tokens() - seen;
   if (seen < 0 || free_slots < 1) {

@@ -19,21 +19,23 @@
 
 namespace mhla::cuda {
 
+template <class Map>
 struct FeatureParameters {
   ConstTokenTensor x;    ///< [B, N, H, D], or [1, ., H, D] of packed sequences
   TokenTensor features;  ///< [B, N, H, D]
   std::int32_t tokens;
   std::int32_t heads;
-  FeatureMap map;
+  Map map;
   RotaryAngles angles{};  ///< null: features do not rotate
   Selection selection{};
 };
 
-template <class T, int D>
-struct FeaturesSm80 : TokenPieces<FeatureParameters, D> {
+/// \tparam Map  FeatureMap or an ElementwiseMap
+template <class T, int D, class Map = FeatureMap>
+struct FeaturesSm80 : TokenPieces<FeatureParameters<Map>, D> {
   static constexpr Arch kArchitecture = Arch::kSm80;
 
-  MHLA_DEVICE void operator()(const FeatureParameters& p) const {
+  MHLA_DEVICE void operator()(const FeatureParameters<Map>& p) const {
     const BatchHead pair = this->pair(p);
     unsigned char* const to = p.features.head(pair);
     this->each(p, [&](std::int32_t token, std::uint32_t piece) {

@@ -18,21 +18,23 @@
 
 namespace mhla::cuda {
 
+template <class Map>
 struct SelectedRowParameters {
   ConstTokenTensor x;  ///< [B, N, H, D]
   TokenTensor y;       ///< [B, N, H, D], or [1, ., H, D] of packed sequences
   ConstTokenTensor z;  ///< like y, or null
   std::int32_t tokens;
   std::int32_t heads;
-  FeatureMap map;  ///< of z
+  Map map;  ///< of z
   Selection selection;
 };
 
-template <class T, int D>
-struct SelectedRowsSm80 : TokenPieces<SelectedRowParameters, D> {
+/// \tparam Map  FeatureMap or a DifferentiableElementwiseMap
+template <class T, int D, class Map = FeatureMap>
+struct SelectedRowsSm80 : TokenPieces<SelectedRowParameters<Map>, D> {
   static constexpr Arch kArchitecture = Arch::kSm80;
 
-  MHLA_DEVICE void operator()(const SelectedRowParameters& p) const {
+  MHLA_DEVICE void operator()(const SelectedRowParameters<Map>& p) const {
     const BatchHead pair = this->pair(p);
     this->each(p, [&](std::int32_t token, std::uint32_t piece) {
       const SelectedRow at = p.selection.row(pair.batch, token);
@@ -71,8 +73,7 @@ struct SelectedRowsSm80 : TokenPieces<SelectedRowParameters, D> {
     }
     store_floats(x, at.of(p.y, pair.head) + 32 * piece);
   }
-  static MHLA_DEVICE ptx::Words4 times_derivative(ptx::Words4 x, ptx::Words4 z,
-                                                  const FeatureMap& map) {
+  static MHLA_DEVICE ptx::Words4 times_derivative(ptx::Words4 x, ptx::Words4 z, const Map& map) {
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 4; ++i) {
       x.x[i] = ptx::pack<T>(ptx::low<T>(x.x[i]) * derivative(map, ptx::low<T>(z.x[i])),

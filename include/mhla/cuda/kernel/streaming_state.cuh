@@ -116,6 +116,17 @@ struct StreamingStepParameters {
   }
 };
 
+/// The same with feature maps of one's own. They hide the members of the base by the same names.
+template <class Q, class K>
+struct MappedStepParameters : StreamingStepParameters {
+  constexpr MappedStepParameters(const StreamingStepParameters& step, const Q& of_query,
+                                 const K& of_key)
+      : StreamingStepParameters(step), query_map(of_query), key_map(of_key) {}
+
+  Q query_map;
+  K key_map;
+};
+
 /// Parameters of streaming_prefill_*.cuh: many tokens of sequences whose summaries are stored.
 struct StreamingPrefillParameters {
   StreamingStepParameters stream;  ///< k, v of tokens [B, N, H, D], [B, N, H, E]

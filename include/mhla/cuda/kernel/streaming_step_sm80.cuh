@@ -49,7 +49,8 @@
 
 namespace mhla::cuda {
 
-template <class T, int D, int E, Precision P>
+/// \tparam Step  StreamingStepParameters or MappedStepParameters
+template <class T, int D, int E, Precision P, class Step = StreamingStepParameters>
 class StreamingStepSm80 {
   static_assert(has_kernels(D, E));
   using Place = StreamingSlice<D, E>;
@@ -57,7 +58,7 @@ class StreamingStepSm80 {
   using Block = StreamingBlock<T, D, E, P>;
 
  public:
-  using Params = StreamingStepParameters;
+  using Params = Step;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Place::kThreads;
   /// Registers per thread that hold rows of S~.

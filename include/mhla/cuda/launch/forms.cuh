@@ -10,8 +10,8 @@
 ///     three-stage   (intra_weights) -> summary -> decay_mixing -> read_out, or causal_read_out,
 ///                   where the mixing matrix is a sum of decaying terms
 ///
-/// If tokens are masked or packed, or have a prefix, features -> (angle_rows) -> form ->
-/// (selected_rows) (staging.cuh).
+/// If tokens are masked or packed, have a prefix, or feature maps are one's own, features ->
+/// (angle_rows) -> form -> (selected_rows) (staging.cuh).
 ///
 /// The first kernel of a call begins after earlier work in the stream. Each further kernel begins
 /// early (Start) and waits for the previous one, which has waited for those before it.
@@ -59,6 +59,11 @@ namespace mhla::cuda {
 template <class T, int D, int E, bool kCausal, bool kRotary = false, class Stream>
 void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
          const Device& device, const Stream& stream);
+
+/// The same with the feature maps of a MappedOperator.
+template <class T, int D, int E, bool kCausal, bool kRotary = false, class Stream, AnyOperator Maps>
+void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
+         const Device& device, const Stream& stream, const Maps& maps);
 
 // ------------------------------------------------------------------------------------------------
 
@@ -258,12 +263,8 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
   const std::int32_t pairs = problem.pairs();
   if (pairs == 0) return;
   constexpr bool kOneKernel = !kRotary && !kIsFloat<T>;  // forms of one kernel
-  if (problem.selects()) {
-    const Staging<D, E> staging(problem, workspace);
-    staging.template copy_inputs<T, kRotary>(stream);
-    run<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing, workspace + staging.bytes(),
-                                   device, stream);
-    staging.template write_outputs<T>(stream);
+  if (problem.copies()) {
+    run<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace, device, stream, problem.op);
     return;
   }
   const DirectParameters direct = direct_stage(problem, mixing);
@@ -300,6 +301,20 @@ void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned 
       return;
     }
   }
+}
+
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream, AnyOperator Maps>
+void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
+         const Device& device, const Stream& stream, const Maps& maps) {
+  if (problem.pairs() == 0 || !problem.copies()) {
+    run<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace, device, stream);
+    return;
+  }
+  const Staging<D, E> staging(problem, workspace);
+  staging.template copy_inputs<T, kRotary>(stream, maps);
+  run<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing, workspace + staging.bytes(), device,
+                                 stream);
+  staging.template write_outputs<T>(stream);
 }
 
 }  // namespace mhla::cuda

@@ -1,8 +1,9 @@
 #pragma once
 
 /// \file
-/// Plan and launch of a gradient (gradient_run.cuh). If tokens are masked or packed, or have a
-/// prefix, features precede its kernels, and selected_rows follow (gradient_staging.cuh).
+/// Plan and launch of a gradient (gradient_run.cuh). If tokens are masked or packed, have a prefix,
+/// or feature maps are one's own, features precede its kernels, and selected_rows follow
+/// (gradient_staging.cuh).
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/launch/gradient_layout.cuh"
@@ -16,7 +17,7 @@ namespace mhla::cuda {
 /// Plans a gradient on a device. Does not read the tensors.
 template <int D, int E, bool kCausal, bool kRotary>
 GradientPlan gradient_plan(const GradientProblem& problem, const Device& device) {
-  if (!problem.forward.selects()) {
+  if (!problem.forward.copies()) {
     return GradientLayout<D, E, kCausal, kRotary>(problem, {}, nullptr, device).plan;
   }
   const GradientStaging<D, E> staging(problem, nullptr);
@@ -30,19 +31,23 @@ GradientPlan gradient_plan(const GradientProblem& problem, const Device& device)
 /// \tparam kCausal   problem.forward.causal
 /// \tparam kRotary   problem.forward.rotary
 /// \param workspace  the plan's workspace_bytes, aligned to 256 bytes
-template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
+/// \param maps       the Operator or MappedOperator of the forward call
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream, AnyOperator Maps>
 void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
-                  unsigned char* workspace, const Device& device, const Stream& stream) {
-  if (problem.forward.selects() && problem.forward.pairs() > 0) {
-    const GradientStaging<D, E> staging(problem, workspace);
-    staging.template copy_inputs<T, kRotary>(stream);
-    run_gradient<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing,
-                                            workspace + staging.bytes(), device, stream);
-    staging.template write_gradients<T>(stream);
+                  unsigned char* workspace, const Device& device, const Stream& stream,
+                  const Maps& maps) {
+  const auto run = [&](const GradientProblem& of, unsigned char* begin) {
+    const GradientLayout<D, E, kCausal, kRotary> layout(of, mixing, begin, device, &plan);
+    GradientRun<T, D, E, kCausal, kRotary>{layout}(stream);
+  };
+  if (problem.forward.pairs() == 0 || !problem.forward.copies()) {
+    run(problem, workspace);
     return;
   }
-  const GradientLayout<D, E, kCausal, kRotary> layout(problem, mixing, workspace, device, &plan);
-  GradientRun<T, D, E, kCausal, kRotary>{layout}(stream);
+  const GradientStaging<D, E> staging(problem, workspace);
+  staging.template copy_inputs<T, kRotary>(stream, maps);
+  run(staging.inner(), workspace + staging.bytes());
+  staging.template write_gradients<T>(stream, maps);
 }
 
 }  // namespace mhla::cuda

@@ -1,11 +1,12 @@
 #pragma once
 
 /// \file
-/// Gradients of forms of tokens that are masked or packed, or have a prefix. With the copies of
-/// staging.cuh in place of the tensors, all else is a gradient with identity maps: of features, of
-/// values, and of the mixing matrix. A last pass multiplies gradients of features by phi' and
-/// writes 0 for masked tokens. phi' is 0 or 1 for ReLU and identity, and no bit changes. ELU + 1
-/// rounds once more.
+/// Gradients of forms of tokens that are masked or packed, have a prefix, or feature maps of one's
+/// own. With the copies of staging.cuh in place of the tensors, all else is a gradient with
+/// identity maps: of features, of values, and of the mixing matrix. A last pass multiplies
+/// gradients of features by phi' and writes 0 for masked tokens. phi' is 0 or 1 for ReLU and
+/// identity, and no bit changes. Other maps round once more: with |phi'| <= L, an error of L
+/// (err(dphi) + u |dphi|), rounded.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace mhla::cuda {
 
-/// A gradient that selects tokens, and the gradient of its copies.
+/// A gradient with copies, and the gradient of its copies.
 template <int D, int E>
 class GradientStaging {
  public:
@@ -48,9 +49,10 @@ class GradientStaging {
   std::size_t bytes() const { return staging_.bytes(); }
   std::uint64_t traffic() const { return staging_.traffic(); }
 
-  template <class T, bool kRotary, class Stream>
-  void copy_inputs(const Stream& stream) const {
-    staging_.template copy_inputs<T, kRotary>(stream);
+  /// \param maps  the Operator or MappedOperator of the call
+  template <class T, bool kRotary, class Stream, class Maps>
+  void copy_inputs(const Stream& stream, const Maps& maps) const {
+    staging_.template copy_inputs<T, kRotary>(stream, maps);
     const std::int32_t queries = staging_.query_tokens();
     for (const auto& [x, y] : {std::pair{outer_.dout, dout_}, std::pair{outer_.out, out_}}) {
       staging_.template copy<T, E>(x, y, queries, FeatureMap::identity(), outer_.forward.queries,
@@ -58,17 +60,17 @@ class GradientStaging {
     }
   }
 
-  template <class T, class Stream>
-  void write_gradients(const Stream& stream) const {
+  template <class T, class Stream, class Maps>
+  void write_gradients(const Stream& stream, const Maps& maps) const {
     const Problem& forward = outer_.forward;
     const std::int32_t queries = staging_.query_tokens(), keys = staging_.key_tokens();
-    if (outer_.wants.q && !forward.queries.all()) {
+    if (outer_.wants.q && forward.copies_queries()) {
       staging_.template write<T, D>(read_only(inner_.dq), outer_.dq, forward.q, queries,
-                                    forward.op.query_map, forward.queries, stream);
+                                    maps.query_map, forward.queries, stream);
     }
-    if (outer_.wants.k && !forward.keys.all()) {
-      staging_.template write<T, D>(read_only(inner_.dk), outer_.dk, forward.k, keys,
-                                    forward.op.key_map, forward.keys, stream);
+    if (outer_.wants.k && forward.copies_keys()) {
+      staging_.template write<T, D>(read_only(inner_.dk), outer_.dk, forward.k, keys, maps.key_map,
+                                    forward.keys, stream);
     }
     if (outer_.wants.v && forward.keys.moves()) {
       staging_.template write<T, E>(read_only(inner_.dv), outer_.dv, {}, keys,

@@ -263,7 +263,7 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form, 
 /// Plans a problem on a device. Does not read the tensors.
 template <int D, int E>
 constexpr Plan plan(const Problem& problem, const Device& device) {
-  if (problem.selects()) {
+  if (problem.copies()) {
     const Staging<D, E> staging(problem, nullptr);
     Plan of_copies = plan<D, E>(staging.inner(), device);
     of_copies.workspace_bytes += staging.bytes();

@@ -6,6 +6,8 @@
 /// summaries in the state. A last kernel writes the rest of the state:
 ///
 ///     streaming_step ..., summary -> mixing -> causal_read_out -> streaming_prefill
+///
+/// With feature maps of one's own, all of these read features that precede them (staging.cuh).
 
 #include <cstdint>
 
@@ -18,6 +20,7 @@
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/stages.cuh"
+#include "mhla/cuda/launch/staging.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
 
 namespace mhla::cuda {
@@ -70,6 +73,13 @@ struct PrefillParts {
 template <int D, int E>
 constexpr Plan prefill_plan(const Problem& problem, std::int32_t seen, std::int32_t length,
                             const Device& device) {
+  if (problem.copies()) {
+    const Staging<D, E> staging(problem, nullptr);
+    Plan of_copies = prefill_plan<D, E>(staging.inner(), seen, length, device);
+    of_copies.workspace_bytes += staging.bytes();
+    of_copies.traffic.tensors += staging.traffic();
+    return of_copies;
+  }
   const PrefillParts parts(problem, seen, length);
   Plan plan = detail::planned<D, E>(parts.causal, device, Form::kThreeStage,
                                     "a stream keeps the summaries");
@@ -145,6 +155,21 @@ void run_prefill(const Plan& plan, const Problem& problem, const StreamingStepPa
   } else {
     run_all.template operator()<Precision::kSingle>();
   }
+}
+
+/// The same with the feature maps of a MappedOperator.
+template <class T, int D, int E, class Stream, AnyOperator Maps>
+void run_prefill(const Plan& plan, const Problem& problem, StreamingStepParameters tokens,
+                 std::int32_t seen, unsigned char* workspace, const Device& device,
+                 const Stream& stream, const Maps& maps) {
+  const Staging<D, E> staging(problem, workspace);
+  if (problem.pairs() > 0) staging.template copy_inputs<T, kRotary>(stream, maps);
+  const Problem& inner = staging.inner();
+  tokens.q = inner.q;
+  tokens.k = inner.k;
+  tokens.query_map = inner.op.query_map;
+  tokens.key_map = inner.op.key_map;
+  run_prefill<T, D, E>(plan, inner, tokens, seen, workspace + staging.bytes(), device, stream);
 }
 
 }  // namespace mhla::cuda

@@ -4,6 +4,7 @@
 /// Operator (the options of a form) and Problem (its tensors and blocks).
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -30,6 +31,42 @@ struct Operator {
   bool operator==(const Operator&) const = default;
 };
 
+/// Options of a form with feature maps of one's own: ElementwiseMaps, or a FeatureMap for one side.
+///
+///     const MappedOperator op(Operator{.eps = 1e-6f}, Softplus{2});
+template <class Q, class K = Q>
+struct MappedOperator {
+  Operator options;
+  Q query_map;
+  K key_map;
+
+  constexpr MappedOperator(const Operator& op, const Q& of_queries, const K& of_keys)
+      : options(op), query_map(of_queries), key_map(of_keys) {
+    if constexpr (std::is_same_v<Q, FeatureMap>) options.query_map = of_queries;
+    if constexpr (std::is_same_v<K, FeatureMap>) options.key_map = of_keys;
+  }
+  constexpr MappedOperator(const Operator& op, const Q& map) : MappedOperator(op, map, map) {}
+
+ private:
+  template <class M>
+  static constexpr bool kIsMap = std::is_same_v<M, FeatureMap> || ElementwiseMap<M>;
+  static_assert(kIsMap<Q> && kIsMap<K>,
+                "a feature map is trivially copyable and has float function(float) const");
+};
+
+/// Operator or MappedOperator.
+template <class O>
+concept AnyOperator = requires(const O& op) {
+  op.query_map;
+  op.key_map;
+};
+
+constexpr const Operator& options_of(const Operator& op) { return op; }
+template <class Q, class K>
+constexpr const Operator& options_of(const MappedOperator<Q, K>& op) {
+  return op.options;
+}
+
 /// One call: the tensors of a batch, its blocks and its options. Tensors of packed sequences are
 /// [1, ., H, .], and the blocks are those of the longest sequence. With a prefix, the blocks are
 /// those of Selection::add_prefix().
@@ -43,6 +80,8 @@ struct Problem {
   TokenBlocks query_blocks;
   TokenBlocks key_blocks;
   Operator op;
+  bool own_query_map = false;  ///< a map of one's own takes the place of op.query_map
+  bool own_key_map = false;
   OutputNorm norm{};
   bool rotary = false;  ///< phi(q) and phi(k) rotate, in numerators alone
   RotaryAngles query_angles{};
@@ -55,8 +94,10 @@ struct Problem {
 
   /// Returns true if the mixing matrix is a sum of decaying terms.
   constexpr bool decays() const { return op.decay_terms > 0; }
-  /// Returns true if some tokens may not take part, or are at other places (staging.cuh).
-  constexpr bool selects() const { return !queries.all() || !keys.all(); }
+  /// Returns true if copies replace a tensor (staging.cuh).
+  constexpr bool copies_queries() const { return own_query_map || !queries.all(); }
+  constexpr bool copies_keys() const { return own_key_map || !keys.all(); }
+  constexpr bool copies() const { return copies_queries() || copies_keys(); }
   /// Blocks of the call's tokens, after a prefix.
   constexpr const TokenBlocks& callers_query_blocks() const {
     return queries.after_prefix(query_blocks);

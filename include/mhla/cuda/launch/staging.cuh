@@ -1,9 +1,13 @@
 #pragma once
 
 /// \file
-/// Forms of tokens that are masked or packed, or have a prefix. Copies in the workspace replace the
-/// tensors: features of queries and keys, and values, with rows of zeros for tokens that do not
-/// take part and for empty slots. Any form reads the copies with the identity map.
+/// Forms of tokens that are masked or packed, or have a prefix, and forms with feature maps of
+/// one's own. Copies in the workspace replace the tensors: features of queries and keys, and
+/// values, with rows of zeros for tokens that do not take part and for empty slots. Any form reads
+/// the copies with the identity map.
+///
+/// A map of one's own copies features alone. The form then has the features of no token, 0, where a
+/// block has empty slots, whatever phi(0) is.
 ///
 /// A row of zeros adds 0 to every sum, whatever the caller's tensor holds there, and a query of
 /// zeros gets outputs of 0. Features are rounded as the forms round them, so that the other tokens
@@ -22,24 +26,26 @@
 
 namespace mhla::cuda {
 
-/// A problem that selects tokens, and the problem of its copies.
+/// A problem with copies, and the problem of its copies.
 template <int D, int E>
 class Staging {
  public:
   /// Counts the workspace's bytes where `workspace` is null.
   constexpr Staging(const Problem& problem, unsigned char* workspace)
       : outer_(problem), inner_(problem), place_(workspace) {
-    if (!problem.queries.all()) {
+    if (problem.copies_queries()) {
       q_ = take(true, query_tokens(), D);
       inner_.q = read_only(q_);
       inner_.op.query_map = FeatureMap::identity();
     }
-    if (!problem.keys.all()) {
+    if (problem.copies_keys()) {
       k_ = take(true, key_tokens(), D);
-      v_ = take(true, key_tokens(), E);
       inner_.k = read_only(k_);
-      inner_.v = read_only(v_);
       inner_.op.key_map = FeatureMap::identity();
+    }
+    if (!problem.keys.all()) {
+      v_ = take(true, key_tokens(), E);
+      inner_.v = read_only(v_);
     }
     if (problem.queries.moves()) {
       o_ = take(true, query_tokens(), E);
@@ -51,6 +57,7 @@ class Staging {
     }
     query_angles_ = take_angles(problem.queries, query_tokens(), inner_.query_angles);
     key_angles_ = take_angles(problem.keys, key_tokens(), inner_.key_angles);
+    inner_.own_query_map = inner_.own_key_map = false;
     inner_.queries = inner_.keys = {};
   }
 
@@ -70,10 +77,11 @@ class Staging {
 
   /// Makes the copies.
   /// \tparam kRotary  problem.rotary
-  template <class T, bool kRotary, class Stream>
-  void copy_inputs(const Stream& stream) const {
-    copy<T, D>(outer_.q, q_, query_tokens(), outer_.op.query_map, outer_.queries, stream);
-    copy<T, D>(outer_.k, k_, key_tokens(), outer_.op.key_map, outer_.keys, stream);
+  /// \param maps  the Operator or MappedOperator of the call
+  template <class T, bool kRotary, class Stream, class Maps>
+  void copy_inputs(const Stream& stream, const Maps& maps) const {
+    copy<T, D>(outer_.q, q_, query_tokens(), maps.query_map, outer_.queries, stream);
+    copy<T, D>(outer_.k, k_, key_tokens(), maps.key_map, outer_.keys, stream);
     copy<T, E>(outer_.v, v_, key_tokens(), FeatureMap::identity(), outer_.keys, stream);
     copy<T, E>(outer_.norm.gate, gate_, query_tokens(), FeatureMap::identity(), outer_.queries,
                stream);
@@ -91,19 +99,19 @@ class Staging {
   }
 
   /// Copies features of the tokens that take part, unless there is no copy.
-  template <class T, int kWidth, class Stream>
-  void copy(const ConstTokenTensor& x, const TokenTensor& y, std::int32_t tokens,
-            const FeatureMap& map, const Selection& selection, const Stream& stream) const {
+  template <class T, int kWidth, class Map, class Stream>
+  void copy(const ConstTokenTensor& x, const TokenTensor& y, std::int32_t tokens, const Map& map,
+            const Selection& selection, const Stream& stream) const {
     if (y.data == nullptr) return;
-    stream.template run<FeaturesSm80<T, kWidth>>(
+    stream.template run<FeaturesSm80<T, kWidth, Map>>(
         {x, y, tokens, outer_.heads, map, RotaryAngles{}, selection}, outer_.pairs());
   }
   /// Writes rows of the tokens that take part: x, or phi'(z) x.
-  template <class T, int kWidth, class Stream>
+  template <class T, int kWidth, class Map, class Stream>
   void write(const ConstTokenTensor& x, const TokenTensor& y, const ConstTokenTensor& z,
-             std::int32_t tokens, const FeatureMap& map, const Selection& selection,
+             std::int32_t tokens, const Map& map, const Selection& selection,
              const Stream& stream) const {
-    stream.template run<SelectedRowsSm80<T, kWidth>>(
+    stream.template run<SelectedRowsSm80<T, kWidth, Map>>(
         {x, y, z, tokens, outer_.heads, map, selection}, outer_.pairs());
   }
 

@@ -10,7 +10,11 @@
 /// identity and relu share a formula, two instructions per pair, with eps rounded to the type of
 /// the tensors. A kernel chooses the formula once for all numbers of a tile, because the compiler
 /// does not move that branch out of the loop.
+///
+/// A map of one's own (ElementwiseMap) is a type, so each has kernels of its own. These are few:
+/// features_sm80, selected_rows_sm80 and streaming_step_sm80.
 
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -112,17 +116,42 @@ struct FeatureMap {
   bool operator==(const FeatureMap&) const = default;
 };
 
+/// A feature map of one's own: phi(x) = map.function(x) of each number, in float. phi is rounded to
+/// the type of the tensors afterwards. Kernels copy the map and call its functions, which run on
+/// host and device. mhla::Elementwise of such functions is a map for both libraries.
+template <class M>
+concept ElementwiseMap = std::is_trivially_copyable_v<M> && requires(const M& map, float x) {
+  { map.function(x) } -> std::convertible_to<float>;
+};
+
+/// A map that gradients take, with phi'(x) = map.derivative(x).
+template <class M>
+concept DifferentiableElementwiseMap = ElementwiseMap<M> && requires(const M& map, float x) {
+  { map.derivative(x) } -> std::convertible_to<float>;
+};
+
 /// phi'(x).
 MHLA_DEVICE float derivative(const FeatureMap& map, float x) {
   if (map.exponential) return x > 0 ? 1.0f : ptx::ex2_approx(x * 1.442695041f);
   return x > map.floor ? 1.0f : 0.0f;
+}
+template <DifferentiableElementwiseMap M>
+MHLA_DEVICE float derivative(const M& map, float x) {
+  return static_cast<float>(map.derivative(x));
 }
 
 /// Applies phi to both numbers of each pair. phi of NaN is NaN.
 template <class T, class Formula, int kCount>
 MHLA_DEVICE void apply(Formula phi, std::uint32_t (&pairs)[kCount]) {
   MHLA_CUDA_UNROLL
-  for (std::uint32_t& x : pairs) x = phi.template of_pair<T>(x);
+  for (std::uint32_t& x : pairs) {
+    if constexpr (ElementwiseMap<Formula>) {
+      x = ptx::pack<T>(static_cast<float>(phi.function(ptx::low<T>(x))),
+                       static_cast<float>(phi.function(ptx::high<T>(x))));
+    } else {
+      x = phi.template of_pair<T>(x);
+    }
+  }
 }
 
 template <class T, int kCount>

@@ -114,8 +114,8 @@ struct Eight<float> {
 };
 
 /// Applies phi to every number, rounded.
-template <class T>
-MHLA_DEVICE ptx::Words4 apply(const FeatureMap& map, ptx::Words4 x) {
+template <class T, class Map>
+MHLA_DEVICE ptx::Words4 apply(const Map& map, ptx::Words4 x) {
   apply<T>(map, x.x);
   return x;
 }
