@@ -142,13 +142,8 @@ Streaming<D, E, T, O>::Streaming(Index sequences, Index heads, Index block_lengt
                             std::to_string(block_length) + " tokens",
                         "at least 1 and fewer than 2^31 tokens in all");
   }
-  if (options.denominator == Denominator::kCrossQuery) {
-    detail::fail_option(kName, "op", "has a cross-query denominator",
-                        "none or key sums: it reads later queries");
-  }
-  detail::expect_few_matrices(kName, options.matrices, true,
-                              "kShared or kPerHead: sequences share matrices");
-  detail::expect_decay_terms(kName, op, false, "0: streams take a matrix of coefficients");
+  detail::expect_stream_operator(kName, options);
+  detail::expect_decay_terms(kName, options, false, "0: streams take a matrix of coefficients");
   blocks_ = contiguous(mixing.rows * block_length, block_length);
   Problem problem{};
   problem.op.matrices = options.matrices;

@@ -21,6 +21,15 @@ inline void expect_sequences(const char* function, Index first, Index count, Ind
   }
 }
 
+/// \throws option_error for kCrossQuery and kPerItemAndHead.
+inline void expect_stream_operator(const char* function, const Operator& op) {
+  if (op.denominator == Denominator::kCrossQuery) {
+    fail_option(function, "op", "has a cross-query denominator",
+                "none or key sums: it reads later queries");
+  }
+  expect_few_matrices(function, op.matrices, true, "kShared or kPerHead: sequences share matrices");
+}
+
 /// \throws option_error for what streams do not take: a gain, a gate, masks, offsets.
 template <DeviceScalar T>
 void expect_stream_inputs(const char* function, const Inputs<T>& in) {

@@ -163,7 +163,7 @@ void run_prefill(const Plan& plan, const Problem& problem, StreamingStepParamete
                  std::int32_t seen, unsigned char* workspace, const Device& device,
                  const Stream& stream, const Maps& maps) {
   const Staging<D, E> staging(problem, workspace);
-  if (problem.pairs() > 0) staging.template copy_inputs<T, kRotary>(stream, maps);
+  if (problem.pairs() > 0) staging.template copy_inputs<T, false>(stream, maps);
   const Problem& inner = staging.inner();
   tokens.q = inner.q;
   tokens.k = inner.k;

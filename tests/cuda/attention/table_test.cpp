@@ -1,0 +1,266 @@
+// Tests that the table of include/mhla/cuda/README.md says what the library takes: each cell is
+// asked of the checks and plans of calls.
+
+#include <gtest/gtest.h>
+
+#include <concepts>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mhla/cuda/attention/gradient_inputs.cuh"
+#include "mhla/cuda/attention/rotary_inputs.cuh"
+#include "mhla/cuda/attention/streaming_inputs.cuh"
+#include "mhla/cuda/kernel/widths.cuh"
+#include "mhla/cuda/launch/gradient.cuh"
+#include "mhla/cuda/launch/prefill.cuh"
+#include "support/cuda/form_arguments.hpp"
+#include "support/cuda/own_maps.hpp"
+
+namespace table_test {
+namespace {
+
+using namespace mhla::cuda;  // NOLINT
+using mhla::BatchMask, mhla::bnhd, mhla::TensorView;
+
+constexpr Device kHopper{Arch::kSm90a, 132};
+enum Column { kForward, kGradients, kStreams };
+using Cells = std::vector<std::string>;  // of a row: forward, gradients, streams
+
+/// Calls with a change to the arguments. A call is taken if its checks and its plan do not throw.
+struct Calls : cuda_test::FormArguments {
+  using Number = Eigen::bfloat16;
+  TokenBlocks key_blocks = blocks;
+  bool causal = false, rotary = false;
+  std::size_t workspace_bytes = 0;  ///< of the last plan
+
+  template <AnyOperator O>
+  bool takes(Column column, const O& of) {
+    try {
+      if (column == kForward) {
+        Problem problem =
+            detail::make_problem<64, 64>("f", in, blocks, key_blocks, causal, of, out);
+        turn(problem);
+        workspace_bytes = mhla::cuda::plan<64, 64>(problem, kHopper).workspace_bytes;
+      } else if (column == kGradients) {
+        const Gradients<Number> gradients{out, out, out};
+        GradientProblem problem = detail::make_gradient<64, 64>(
+            "f", in, blocks, key_blocks, causal, of, TensorView<const Number>(out), gradients, {});
+        turn(problem.forward);
+        workspace_bytes = planned_gradient(problem);
+      } else {
+        if (rotary) return false;  // no call of a stream has angles
+        detail::expect_stream_operator("f", options_of(of));
+        const Problem problem =
+            detail::prefill_problem<64, 64>("f", in, contiguous(1600, 16), 0, 3, of, out);
+        workspace_bytes = prefill_plan<64, 64>(problem, 0, 16, kHopper).workspace_bytes;
+      }
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+  bool takes(Column column) { return takes(column, op); }
+
+ private:
+  void turn(Problem& problem) const {
+    if (rotary)
+      detail::add_rotary("f", {{nullptr, 100, 64, 64}, {nullptr, 100, 64, 64}}, 64, problem);
+  }
+  std::size_t planned_gradient(const GradientProblem& problem) const {
+    const auto plan = [&]<bool kRotary>() {
+      return causal ? gradient_plan<64, 64, true, kRotary>(problem, kHopper).workspace_bytes
+                    : gradient_plan<64, 64, false, kRotary>(problem, kHopper).workspace_bytes;
+    };
+    return rotary ? plan.template operator()<true>() : plan.template operator()<false>();
+  }
+};
+
+std::string join(const std::vector<std::string>& names, const std::string& by = ", ") {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : by) + name;
+  return all;
+}
+
+/// "yes" where all changes are taken in bidirectional and causal calls.
+template <class... Change>
+Cells yes_or_no(const Change&... change) {
+  Cells cells;
+  for (const Column column : {kForward, kGradients, kStreams}) {
+    const auto taken = [&](const auto& of) {
+      Calls calls;
+      of(calls);
+      const bool bidirectional = calls.takes(column);
+      calls.causal = true;
+      return bidirectional && calls.takes(column);
+    };
+    cells.push_back((taken(change) && ...) ? "yes" : "no");
+  }
+  return cells;
+}
+
+std::string types() {
+  std::vector<std::string> names;
+  if constexpr (DeviceScalar<float>) names.push_back("float");
+  if constexpr (DeviceScalar<double>) names.push_back("double");
+  if constexpr (DeviceScalar<Eigen::bfloat16>) names.push_back("bfloat16");
+  if constexpr (DeviceScalar<Eigen::half>) names.push_back("half");
+  return join(names);
+}
+
+std::string widths() {
+  std::vector<std::string> pairs;
+  for (const WidthPair& pair : kWidthPairs) {
+    pairs.push_back("(" + std::to_string(pair.d) + ", " + std::to_string(pair.e) + ")");
+  }
+  return join(pairs);
+}
+
+std::string feature_maps(Column column) {
+  const std::pair<const char*, FeatureMap> maps[] = {{"ReLU + eps", FeatureMap::relu(0.5f)},
+                                                     {"ELU + 1", FeatureMap::elu_plus_one()},
+                                                     {"identity", FeatureMap::identity()}};
+  std::vector<std::string> names;
+  for (const auto& [name, map] : maps) {
+    Calls calls;
+    calls.op.query_map = calls.op.key_map = map;
+    if (calls.takes(column)) names.push_back(name);
+  }
+  Calls own;
+  std::string text = join(names);
+  if (own.takes(column, MappedOperator(own.op, cuda_test::Softplus{}))) {
+    text += "; [elementwise maps of your own](#feature-maps-of-your-own)";
+  }
+  return text;
+}
+
+std::string normalisers(Column column) {
+  const std::pair<const char*, Denominator> all[] = {{"none", Denominator::kNone},
+                                                     {"key sums", Denominator::kKeySum},
+                                                     {"cross-query", Denominator::kCrossQuery}};
+  std::vector<std::string> any, bidirectional;
+  for (const auto& [name, denominator] : all) {
+    Calls calls;
+    calls.op.denominator = denominator;
+    calls.key_blocks = calls.blocks = contiguous(100, 10);
+    if (!calls.takes(column)) continue;
+    calls.causal = true;
+    calls.takes(column) ? any.push_back(name) : bidirectional.push_back(name);
+  }
+  return join(any) + (bidirectional.empty() ? "" : "; " + join(bidirectional) + " (not causal)");
+}
+
+std::string blocks(Column column) {
+  // A stream has a block length in place of blocks.
+  if (column == kStreams) return Calls().takes(column) ? "sequences" : "";
+  const auto taken = [&](const TokenBlocks& queries, const TokenBlocks& keys) {
+    Calls calls;
+    calls.blocks = queries, calls.key_blocks = keys;
+    return calls.takes(column);
+  };
+  const std::pair<const char*, TokenBlocks> kinds[] = {{"sequences", contiguous(100, 20)},
+                                                       {"images", grid({10, 10}, {5, 2})},
+                                                       {"videos", grid({4, 5, 5}, {2, 5, 1})}};
+  std::vector<std::string> names, all;
+  for (const auto& [name, kind] : kinds) {
+    if (taken(kind, kind)) names.push_back(name);
+  }
+  all.push_back(join(names));
+  const TokenBlocks ragged = grid({10, 10}, {3, 4});
+  if (taken(ragged, ragged)) all.push_back("short last blocks");
+  if (taken(contiguous(100, 20), ragged)) {
+    all.push_back("keys may have other blocks than queries");
+  }
+  return join(all, "; ");
+}
+
+/// Masks and packed sequences, "by copies" where these take workspace.
+std::string selections(Column column) {
+  Calls plain, masked, packed;
+  static const bool keep[200] = {};
+  static const std::int32_t offsets[3] = {0, 100, 200};
+  masked.in.query_mask = masked.in.key_mask = BatchMask(keep, 2, 100, 100);
+  for (auto* x : {&packed.in.q, &packed.in.k})
+    *x = bnhd<const Calls::T>(packed.data, 1, 200, 3, 64);
+  packed.in.v = bnhd<const Calls::T>(packed.data, 1, 200, 3, 64);
+  packed.out = bnhd(packed.data, 1, 200, 3, 64);
+  packed.in.query_offsets = packed.in.key_offsets = offsets;
+  if (!plain.takes(column) || !masked.takes(column) || !packed.takes(column)) return "no";
+  const bool copies = masked.workspace_bytes > plain.workspace_bytes &&
+                      packed.workspace_bytes > plain.workspace_bytes;
+  return copies ? "yes, by copies" : "yes";
+}
+
+template <class In>
+constexpr bool kHasPrefix = requires(In in) {
+  in.prefix;
+};
+
+/// The rows of the table that the library answers.
+std::map<std::string, Cells> asked() {
+  const auto each = [](auto ask) { return Cells{ask(kForward), ask(kGradients), ask(kStreams)}; };
+  const auto same = [](const std::string& cell) { return Cells{cell, cell, cell}; };
+  static const float gain[64] = {};
+  const auto norms = [](Calls& calls) {
+    calls.in.gain = gain;
+    calls.in.gate = bnhd<const Calls::T>(calls.data, 2, 100, 3, 64);
+  };
+  const auto rotates = [](Calls& calls) {
+    calls.rotary = true;
+    calls.op.denominator = Denominator::kNone;
+  };
+  const auto matrices = [](Matrices which) {
+    return yes_or_no([which](Calls& calls) { calls.op.matrices = which; });
+  };
+  return {{"types", same(types())},
+          {"widths (D, E)", same(widths())},
+          {"feature maps", each(feature_maps)},
+          {"normalisers", each(normalisers)},
+          {"blocks", each(blocks)},
+          {"rotary embedding, gain and gate", yes_or_no(norms, rotates)},
+          {"masks of tokens, packed sequences", each(selections)},
+          {"a mixing matrix per head", matrices(Matrices::kPerHead)},
+          {"a mixing matrix per batch item and head", matrices(Matrices::kPerItemAndHead)},
+          {"prefix", same(kHasPrefix<Inputs<Calls::T>> ? "yes" : "no")}};
+}
+
+/// The cells of the table that begins with the given line, by the names of rows.
+std::map<std::string, Cells> cells_of_page(const std::string& first) {
+  std::ifstream file(MHLA_SOURCE_DIR "/include/mhla/cuda/README.md");
+  std::map<std::string, Cells> rows;
+  std::string line;
+  while (std::getline(file, line) && line != first) {
+  }
+  std::getline(file, line);  // |---|
+  while (std::getline(file, line) && line.rfind("| ", 0) == 0) {
+    Cells cells;
+    for (std::size_t at = 2, end; (end = line.find(" |", at)) != std::string::npos; at = end + 3) {
+      cells.push_back(line.substr(at, end - at));
+    }
+    const std::string name = cells[0];
+    cells.erase(cells.begin());
+    for (std::size_t i = 1; i < cells.size(); ++i) {
+      if (cells[i] == "the same") cells[i] = cells[0];
+    }
+    rows[name] = cells;
+  }
+  return rows;
+}
+
+TEST(TableOfCalls, SaysWhatTheLibraryTakes) {
+  std::map<std::string, Cells> page = cells_of_page("| | forward | gradients | streams |");
+  for (const auto& [name, cells] : asked()) {
+    ASSERT_EQ(page.count(name), 1u) << name;
+    EXPECT_EQ(page[name], cells) << name;
+    page.erase(name);
+  }
+  ASSERT_EQ(page.size(), 1u) << "rows that no call answers";
+  EXPECT_EQ(page.begin()->first.rfind("tested on", 0), 0u);
+}
+
+}  // namespace
+}  // namespace table_test
