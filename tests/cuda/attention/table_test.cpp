@@ -103,13 +103,13 @@ Cells yes_or_no(const Change&... change) {
   return cells;
 }
 
-std::string types() {
+/// A stream of floats does not compile.
+std::string types(Column column) {
   std::vector<std::string> names;
-  if constexpr (DeviceScalar<float>) names.push_back("float");
   if constexpr (DeviceScalar<double>) names.push_back("double");
   if constexpr (DeviceScalar<Eigen::bfloat16>) names.push_back("bfloat16");
   if constexpr (DeviceScalar<Eigen::half>) names.push_back("half");
-  return join(names);
+  return join(names) + (DeviceScalar<float> && column != kStreams ? "; [float32](#float32)" : "");
 }
 
 std::string widths() {
@@ -173,14 +173,14 @@ std::string blocks(Column column) {
   const TokenBlocks ragged = grid({10, 10}, {3, 4});
   if (taken(ragged, ragged)) all.push_back("short last blocks");
   if (taken(contiguous(100, 20), ragged)) {
-    all.push_back("keys may have other blocks than queries");
+    all.push_back("queries and keys may have grids of their own");
   }
   return join(all, "; ");
 }
 
-/// Masks and packed sequences, "by copies" where these take workspace.
+/// Masks, packed sequences and prefixes, "by copies" where these take workspace.
 std::string selections(Column column) {
-  Calls plain, masked, packed;
+  Calls plain, masked, packed, prefixed;
   static const bool keep[200] = {};
   static const std::int32_t offsets[3] = {0, 100, 200};
   masked.in.query_mask = masked.in.key_mask = BatchMask(keep, 2, 100, 100);
@@ -189,16 +189,26 @@ std::string selections(Column column) {
   packed.in.v = bnhd<const Calls::T>(packed.data, 1, 200, 3, 64);
   packed.out = bnhd(packed.data, 1, 200, 3, 64);
   packed.in.query_offsets = packed.in.key_offsets = offsets;
-  if (!plain.takes(column) || !masked.takes(column) || !packed.takes(column)) return "no";
-  const bool copies = masked.workspace_bytes > plain.workspace_bytes &&
-                      packed.workspace_bytes > plain.workspace_bytes;
+  prefixed.in.query_prefix = prefixed.in.key_prefix = 20;
+  prefixed.blocks = prefixed.key_blocks = contiguous(80, 20);
+  bool copies = plain.takes(column);
+  for (Calls* const calls : {&masked, &packed, &prefixed}) {
+    if (!calls->takes(column)) return "no";
+    copies &= calls->workspace_bytes > plain.workspace_bytes;
+  }
   return copies ? "yes, by copies" : "yes";
 }
 
-template <class In>
-constexpr bool kHasPrefix = requires(In in) {
-  in.prefix;
-};
+std::string decaying(Column column) {
+  const auto taken = [column](std::int32_t terms, bool causal) {
+    Calls calls;
+    calls.op.decay_terms = terms, calls.causal = causal;
+    return calls.takes(column);
+  };
+  std::string text = taken(2, false) ? "all forms" : taken(2, true) ? "causal forms" : "no";
+  if (taken(32, true) && !taken(33, true)) text += ", up to 32 terms";
+  return text;
+}
 
 /// The rows of the table that the library answers.
 std::map<std::string, Cells> asked() {
@@ -216,16 +226,16 @@ std::map<std::string, Cells> asked() {
   const auto matrices = [](Matrices which) {
     return yes_or_no([which](Calls& calls) { calls.op.matrices = which; });
   };
-  return {{"types", same(types())},
+  return {{"types", each(types)},
           {"widths (D, E)", same(widths())},
           {"feature maps", each(feature_maps)},
           {"normalisers", each(normalisers)},
           {"blocks", each(blocks)},
           {"rotary embedding, gain and gate", yes_or_no(norms, rotates)},
-          {"masks of tokens, packed sequences", each(selections)},
+          {"masks of tokens, packed sequences, a prefix", each(selections)},
           {"a mixing matrix per head", matrices(Matrices::kPerHead)},
           {"a mixing matrix per batch item and head", matrices(Matrices::kPerItemAndHead)},
-          {"prefix", same(kHasPrefix<Inputs<Calls::T>> ? "yes" : "no")}};
+          {"[decaying terms](#decaying-terms), any number of blocks", each(decaying)}};
 }
 
 /// The cells of the table that begins with the given line, by the names of rows.
@@ -258,7 +268,9 @@ TEST(TableOfCalls, SaysWhatTheLibraryTakes) {
     EXPECT_EQ(page[name], cells) << name;
     page.erase(name);
   }
-  ASSERT_EQ(page.size(), 1u) << "rows that no call answers";
+  // Rows that no call answers.
+  EXPECT_EQ(page.erase("[zeros of banded and sparse matrices](#bands-and-lists)"), 1u);
+  ASSERT_EQ(page.size(), 1u);
   EXPECT_EQ(page.begin()->first.rfind("tested on", 0), 0u);
 }
 

@@ -208,6 +208,33 @@ TYPED_TEST(OwnMaps, MaskedAndRotatedGradientsAreWithinTheBound) {
   this->template run_backward<false, true>(turned, kSm80, Softplus{}, Power{});
 }
 
+// ---- float32, decaying terms, patterns, prefixes ------------------------------------------------
+
+class OwnMapsOfFloats : public OwnMaps<float> {};
+
+TEST_F(OwnMapsOfFloats, AreWithinTheBound) {
+  run({.heads = 2, .tokens = {6, 9}, .block = {3, 4}, .prefix = 5}, Form::kThreeStage, kSm80,
+      Softplus{}, kSquaredRelu);
+  CallShape shape{.tokens = 130, .block = 20, .causal = true};
+  shape.op.decay_terms = 2;
+  run(shape, Form::kThreeStage, kSm90, Power{}, Softplus{});
+}
+
+TEST_F(OwnMapsOfFloats, GradientsAreWithinTheBound) {
+  run_backward<false>({.tokens = {6, 9}, .block = {3, 4}, .prefix = 5}, kSm80, Softplus{}, Power{});
+  run_backward<true>({.tokens = 90, .block = 30}, kSm90, kSquaredRelu, Softplus{});
+}
+
+TYPED_TEST(OwnMaps, TakeDecayingTermsPatternsAndPrefixes) {
+  CallShape shape{.tokens = 120, .block = 20, .causal = true, .prefix = 5};  // 7 blocks
+  shape.op.decay_terms = 2;
+  this->run(shape, Form::kThreeStage, kSm80, Softplus{}, kSquaredRelu);
+  this->template run_backward<true>(shape, kSm90, Softplus{}, kSquaredRelu);
+  shape.op.decay_terms = 0;
+  shape.pattern = mhla::Pattern(7, 7, 2, 0);
+  this->template run_backward<true>(shape, kSm90, Power{}, Softplus{});
+}
+
 // ---- streams ------------------------------------------------------------------------------------
 
 // Prefills read features of the staging, and steps compute the same bits.

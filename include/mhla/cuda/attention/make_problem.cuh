@@ -93,7 +93,7 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
                   "as many query blocks as key blocks, all of one size");
     }
   }
-  expect_decay_terms(function, op, causal);
+  expect_decay_terms(function, options, causal);
   if (causal && key_blocks.columns() != key_blocks.tokens()) {
     fail_option(function, "blocks", "are of a grid", "runs of consecutive tokens: contiguous()");
   }

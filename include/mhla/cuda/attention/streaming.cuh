@@ -143,7 +143,6 @@ Streaming<D, E, T, O>::Streaming(Index sequences, Index heads, Index block_lengt
                         "at least 1 and fewer than 2^31 tokens in all");
   }
   detail::expect_stream_operator(kName, options);
-  detail::expect_decay_terms(kName, options, false, "0: streams take a matrix of coefficients");
   blocks_ = contiguous(mixing.rows * block_length, block_length);
   Problem problem{};
   problem.op.matrices = options.matrices;

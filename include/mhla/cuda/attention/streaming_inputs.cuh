@@ -21,13 +21,14 @@ inline void expect_sequences(const char* function, Index first, Index count, Ind
   }
 }
 
-/// \throws option_error for kCrossQuery and kPerItemAndHead.
+/// \throws option_error for kCrossQuery, kPerItemAndHead and decaying terms.
 inline void expect_stream_operator(const char* function, const Operator& op) {
   if (op.denominator == Denominator::kCrossQuery) {
     fail_option(function, "op", "has a cross-query denominator",
                 "none or key sums: it reads later queries");
   }
   expect_few_matrices(function, op.matrices, true, "kShared or kPerHead: sequences share matrices");
+  expect_decay_terms(function, op, false, "0: streams take a matrix of coefficients");
 }
 
 /// \throws option_error for what streams do not take: a gain, a gate, masks, offsets.

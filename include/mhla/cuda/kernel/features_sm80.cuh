@@ -40,9 +40,10 @@ struct FeaturesSm80 : TokenPieces<FeatureParameters<Map>, D> {
     unsigned char* const to = p.features.head(pair);
     this->each(p, [&](std::int32_t token, std::uint32_t piece) {
       const SelectedRow at = p.selection.row(pair.batch, token);
+      const bool has = p.selection.has(at);
       if constexpr (std::is_same_v<T, float>) {
         Eight<T> x{};
-        if (p.selection.has(at)) {
+        if (has) {
           x = Eight<T>::load(at.of(p.x, pair.head) + 32 * piece);
           x.apply_map(p.map);
         }
@@ -51,7 +52,7 @@ struct FeaturesSm80 : TokenPieces<FeatureParameters<Map>, D> {
         ptx::st_global_v4(features + 16, x.words[1]);
       } else {
         ptx::Words4 words{};
-        if (p.selection.has(at)) {
+        if (has) {
           words = ptx::ld_global_nc_v4(at.of(p.x, pair.head) + 16 * piece);
           apply<T>(p.map, words.x);
         }

@@ -58,7 +58,7 @@ struct SelectedRowsSm80 : TokenPieces<SelectedRowParameters<Map>, D> {
 
  private:
   /// Writes eight floats of a token, or zeros if that is -1.
-  static MHLA_DEVICE void write_floats(const SelectedRowParameters& p, BatchHead pair,
+  static MHLA_DEVICE void write_floats(const SelectedRowParameters<Map>& p, BatchHead pair,
                                        SelectedRow at, std::int32_t token, std::uint32_t piece) {
     float x[8] = {};
     if (token >= 0) {

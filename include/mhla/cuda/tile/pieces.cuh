@@ -100,16 +100,24 @@ struct Eight<float> {
     return {{ptx::ld_global_nc_v4(from), ptx::ld_global_nc_v4(from + 16)}};
   }
   MHLA_DEVICE void apply_map(const FeatureMap& map) {
-    map.with_float_formula([&](auto phi) {
-      MHLA_CUDA_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        words[i / 4].x[i % 4] = as_word(phi(as_float(words[i / 4].x[i % 4])));
-      }
-    });
+    map.with_float_formula([&](auto phi) { apply_to_each(phi); });
+  }
+  template <ElementwiseMap M>
+  MHLA_DEVICE void apply_map(const M& map) {
+    apply_to_each([&map](float x) { return static_cast<float>(map.function(x)); });
   }
   MHLA_DEVICE void to_floats(float (&x)[8]) const {
     MHLA_CUDA_UNROLL
     for (int i = 0; i < 8; ++i) x[i] = as_float(words[i / 4].x[i % 4]);
+  }
+
+ private:
+  template <class Formula>
+  MHLA_DEVICE void apply_to_each(const Formula& phi) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      words[i / 4].x[i % 4] = as_word(phi(as_float(words[i / 4].x[i % 4])));
+    }
   }
 };
 
