@@ -208,6 +208,12 @@ TEST(CudaMakeProblem, PreparedCallsKeepMasksAndOffsets) {
   PackedArguments masked;
   masked.in.key_mask = mhla::BatchMask(masked.flags, 1, 200, 0);
   EXPECT_EQ(other(masked, PackedArguments{}), refused);
+  FormArguments normed, gated;
+  static const float gain[64] = {};
+  normed.in.gain = gated.in.gain = gain;
+  gated.in.gate = mhla::bnhd<const FormArguments::T>(gated.data, 2, 100, 3, 64);
+  EXPECT_EQ(other(gated, normed), "mhla::cuda::f: gate is given, expected none, as prepared");
+  EXPECT_EQ(other(normed, gated), "no exception");
   PrefixArguments a, b;
   b.in.query_prefix = b.in.key_prefix = 5, b.blocks = mhla::cuda::contiguous(95, 16);
   EXPECT_EQ(other(a, b), refused);

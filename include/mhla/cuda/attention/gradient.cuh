@@ -113,6 +113,7 @@ class PreparedGradient {
     detail::expect_angles(kName, problem.forward);
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem.forward);
     unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
+    cache_.begin(coefficients);
     run_gradient<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
         plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_),
         op_);

@@ -90,6 +90,7 @@ class Prepared {
     detail::expect_angles(kName, problem);
     const MixingArray coefficients = detail::mixing_array(kName, mixing, problem);
     unsigned char* const begin = detail::workspace_begin(kName, workspace, plan_.workspace_bytes);
+    cache_.begin(coefficients);
     mhla::cuda::run<kernel_scalar_t<T>, D, E, kCausal, kRotary>(
         plan_, problem, coefficients, begin, device_, Stream(stream, device_.kernels(), cache_),
         op_);

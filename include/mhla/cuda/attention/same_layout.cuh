@@ -28,6 +28,9 @@ inline void expect_same_layout(const char* function, const Problem& problem,
   if (problem.norm.normed && !prepared.norm.normed) {
     fail_option(function, "gain", "is given", "none, as prepared");
   }
+  if (problem.norm.gated && !prepared.norm.gated) {
+    fail_option(function, "gate", "is given", "none, as prepared");
+  }
   const auto same_kind = [](const Selection& a, const Selection& b) {
     return a.masked == b.masked && a.packed == b.packed && a.prefix == b.prefix;
   };

@@ -41,7 +41,14 @@ inline namespace MHLA_CUDA_ARCHS {
 /// Cached launch state of a call's kernels: function attributes and tensor maps.
 struct LaunchCache {
   bool ready = false;  ///< the program has the kernels, and their shared memory limits are set
+  bool skips = false;  ///< the mixing kernel is the one for a pattern
   MapCache maps;
+
+  /// Begins a call with these matrices. With a pattern it has another mixing kernel than without.
+  void begin(const MixingArray& mixing) {
+    ready = ready && skips == (mixing.strips != nullptr);
+    skips = mixing.strips != nullptr;
+  }
 };
 
 /// Launches the kernels of forms (launch/forms.cuh).
