@@ -85,6 +85,9 @@ TYPED_TEST(PatternForms, GradientsAreWithinTheBoundAndZeroOutsideOfThePattern) {
     if (!this->kAllCases) return;
     EXPECT_FALSE(this->template run_gradient<false>(lists, Device{arch, 2}).scores);
   }
+  CallShape causal{.tokens = 64, .block = 16};  // lists without most own blocks
+  causal.pattern = Pattern(4, {{0}, {0}, {1}, {0, 2}});
+  this->template run_gradient<true>(causal, Device{Arch::kSm80, 2});
   CallShape few{.batch = 2, .heads = 2, .tokens = 64, .block = 16};
   few.pattern = Pattern(4, 4, 0, 2);
   few.op.matrices = Matrices::kPerHead;

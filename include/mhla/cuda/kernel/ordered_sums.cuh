@@ -37,7 +37,6 @@ struct OrderedSumParameters {
   const std::uint32_t* pattern = nullptr;  ///< coefficients of PatternBits, or null
 
   MHLA_DEVICE bool has(std::int32_t row, std::int32_t column) const {
-    if (lower && column >= row) return false;
     if (pattern == nullptr) return true;
     const std::int64_t word = std::int64_t{row} * PatternBits{rows, columns}.row_words();
     return (PatternBits::load(pattern + word + column / 32) >> (column % 32) & 1) != 0;
@@ -64,12 +63,13 @@ struct OrderedSumsSm80 {
     const std::int32_t row = static_cast<std::int32_t>(index) / p.columns;
     const std::int32_t column = static_cast<std::int32_t>(index) % p.columns;
     const bool exists = row < p.rows;
+    const bool has = exists && p.has(row, column);
     float sum = 0;
-    if (exists && p.has(row, column)) {
+    if (has && !(p.lower && column >= row)) {
       const std::int64_t step = std::int64_t{p.rows} * p.columns;
       sum = of_parts(p.parts + matrix * (p.count * step) + index, step, p.count, sharer);
     }
-    if (exists && p.intra_count > 0 && column == row) {
+    if (has && p.intra_count > 0 && column == row) {
       const std::int64_t of_matrix = std::int64_t{p.intra_count} * p.rows;
       sum += of_parts(p.intra_parts + matrix * of_matrix + row, p.rows, p.intra_count, sharer);
     }
