@@ -1,4 +1,4 @@
-#include "mhla/cuda/launch/most_blocks.cuh"
+#include "mhla/cuda/attention/most_blocks.cuh"
 
 #include <gtest/gtest.h>
 
