@@ -21,10 +21,6 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
 /// The names and contents of all files in a folder.
 std::string contents_of_folder(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;

@@ -39,11 +39,6 @@ std::string text_of(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::string contents(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 TEST(SafetensorsWriter, WritesTheCanonicalForm) {
   const std::vector<float> a = {1, 2};
   const std::array<std::uint8_t, 3> b = {7, 8, 9};

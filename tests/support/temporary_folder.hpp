@@ -1,11 +1,13 @@
 #pragma once
 
 /// \file
-/// A folder that exists during a test.
+/// A folder that exists during a test, and the bytes of a file.
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <system_error>
@@ -31,5 +33,10 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+inline std::string contents(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
 
 }  // namespace mhla::test

@@ -1,65 +1,23 @@
 // Tests of every form on a device, for all widths and types, against the CPU's form in double.
 // Inputs are random, outputs and workspaces are poisoned, and guard zones surround all memory.
 
-#include <set>
+#include <string>
 #include <type_traits>
 
 #include "cuda/device/check.hpp"
-#include "cuda/device/device_call.hpp"
+#include "cuda/device/check_form.hpp"
 #include "mhla/cuda/launch/workspace.cuh"
 
 namespace {
 
 using device_test::CallShape;
-using device_test::DeviceCall;
+using device_test::check;
+using device_test::forms_seen;
+using device_test::kShapes;
 using mhla::cuda::Denominator;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::Matrices;
 using mhla::cuda::Precision;
-
-std::uint64_t next_seed() {
-  static std::uint64_t seed = device_test::first_seed();
-  return seed++;
-}
-
-/// Names of the forms that ran, to detect a form that no test runs.
-std::set<std::string>& forms_seen() {
-  static std::set<std::string> forms;
-  return forms;
-}
-
-/// Runs a shape with all kernels that this device has. A plan for one multiprocessor favours fused
-/// forms.
-template <class T, int D, int E>
-void check(const CallShape& shape, std::int32_t multiprocessors = 1) {
-  const device_test::Stream stream;
-  DeviceCall<T, D, E> call(shape, next_seed());
-  for (const mhla::cuda::Device& device : device_test::targets(multiprocessors)) {
-    call.plan_for(device);
-    forms_seen().insert(call.form());
-    call.run(stream);
-    stream.wait();
-    call.expect_right();
-    if (device_test::failures() > 0) std::printf("  %s: D %d, E %d\n", call.text().c_str(), D, E);
-  }
-}
-
-/// Blocks of all kinds: single tokens, ragged ends and edges, one block, images, videos.
-const CallShape kShapes[] = {
-    {.tokens = 1, .block = 1},
-    {.tokens = 40, .block = 1},
-    {.batch = 2, .heads = 3, .tokens = 200, .block = 16},
-    {.heads = 2, .tokens = 111, .block = 49, .layout = 2},
-    {.tokens = 1000, .block = 64, .layout = 1},
-    {.tokens = 1000, .block = 210},
-    {.heads = 2, .tokens = 777, .block = 256, .layout = 2},
-    {.tokens = 1000, .block = 1000},
-    {.batch = 3, .tokens = {19, 14}, .block = {4, 3}, .layout = 2},
-    {.heads = 2, .tokens = {6, 9, 10}, .block = {2, 3, 5}, .layout = 1},
-    {.heads = 3, .tokens = {14, 12, 15}, .block = {7, 6, 5}},
-    {.heads = 2, .tokens = {1, 23, 16}, .block = {1, 24, 4}},
-    {.batch = 2, .heads = 2, .tokens = 16 * 37, .block = 37},
-};
 
 void every_partition() {
   device_test::for_each_kind([]<class T, int D, int E>() {
