@@ -63,6 +63,10 @@ struct Bidirectional {
       prefix = 0;
       return mhla::cuda::contiguous(tokens, tokens);
     }
+    if (tokens < prefix) {
+      fail<mhla::option_error>(kName, "prefix", "is " + std::to_string(prefix),
+                               "at most the " + std::to_string(tokens) + " tokens");
+    }
     return mhla::cuda::contiguous(tokens - prefix, blocks.block[0]);
   }
 };
