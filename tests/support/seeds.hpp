@@ -10,14 +10,30 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ranges>
 
 #include "support/random.hpp"
 
 namespace mhla::test {
 
+/// Consecutive seeds. clang++ 14 does not compile std::views::iota of libstdc++.
+struct Seeds {
+  struct Iterator {
+    std::uint64_t seed;
+    std::uint64_t operator*() const { return seed; }
+    Iterator& operator++() {
+      ++seed;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+  };
+  std::uint64_t first, count;
+
+  Iterator begin() const { return {first}; }
+  Iterator end() const { return {first + count}; }
+};
+
 /// The seeds of a test, after which choices (random.hpp) are numbered anew.
-inline auto seeds(std::uint64_t count) {
+inline Seeds seeds(std::uint64_t count) {
   const char* const one = std::getenv("MHLA_SEED");
   const char* const round = std::getenv("MHLA_ROUND");
   std::uint64_t first = 0;
@@ -30,7 +46,7 @@ inline auto seeds(std::uint64_t count) {
                 static_cast<unsigned long long>(first + count - 1));
   }
   Random::restart_choices();
-  return std::views::iota(first, first + count);
+  return {first, count};
 }
 
 }  // namespace mhla::test
