@@ -1,5 +1,6 @@
 #include "contract/forward.hpp"
 
+#include <algorithm>
 #include <cfenv>
 #include <functional>
 #include <iostream>
@@ -22,15 +23,21 @@ struct Forward : FormRuns<T> {
       FormRuns<T>::poison_key, FormRuns<T>::poison_query;
 
   void EqualsNaiveAttentionWithinTheDerivedBound() const {
-    Tally tally;
-    for (const std::uint64_t seed : seeds(1000)) {
+    Tally ordinary, special;
+    const Seeds all = seeds(1000);
+    for (const std::uint64_t seed : all) {
       if (testing::Test::HasFatalFailure()) break;
       const auto p = any_problem(seed, false);
-      compare(p, form.expected(p), run(p), form.name, tally);
+      // The seeds of make_tenth_special.
+      compare(p, form.expected(p), run(p), form.name, seed % 10 == 9 ? special : ordinary);
     }
-    std::cout << form.name << ": worst error " << tally.worst << " of the bound in "
-              << tally.outputs << " outputs, " << tally.ill << " more without a bound\n";
-    EXPECT_LT(tally.ill, tally.outputs / 10);  // otherwise the test could check nothing
+    std::cout << form.name << ": worst error " << std::max(ordinary.worst, special.worst)
+              << " of the bound in " << ordinary.outputs + special.outputs << " outputs, of which "
+              << ordinary.ill + special.ill << " have no bound\n";
+    // Otherwise the test could check nothing. One problem may have no bound at all.
+    if (all.count > 1) {
+      EXPECT_LT(ordinary.ill, ordinary.outputs / 20);
+    }
   }
 
   void OfOrdinaryNumbersRaisesNoFlag() const {
