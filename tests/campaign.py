@@ -6,10 +6,11 @@ bash tests/campaign.sh [--rounds N] [--minutes M] [--build NAME] [--list | --tab
 A part of the campaign runs programs of tests in rounds. Round R of a test with n random problems
 takes the problems n R to n R + n - 1 (support/seeds.hpp), so round 0 is what run.sh tests. NAME
 picks a part, such as random, or a program of it, such as random/attention_test; --list lists them.
---rounds is the number of rounds, and --minutes ends the campaign after the step that is then
-running. Every finished step is a line of FOLDER/results.txt, which is build/campaign by default.
-The next run leaves it out, unless a header has changed. --table prints the table of all results.
-MHLA_JOBS is the number of compilers.
+--rounds is the number of rounds, and --minutes ends the campaign after the step or the build that
+is then running. Every finished step is a line of FOLDER/results.txt, which is build/campaign by
+default. The next run leaves it out, unless it failed or a header has changed. --table prints the
+results with the present headers; a step that ran again counts again. MHLA_JOBS is the number of
+compilers.
 
 A failing problem is shrunk: choices of its random numbers become simple ones (support/random.hpp)
 as long as the same check fails. The command that repeats it is printed. An error of more than half
@@ -95,7 +96,7 @@ PARTS = {
 # ---- steps --------------------------------------------------------------------------------------
 
 def build(folder, name, flags, targets):
-    """Builds targets of tests, and returns the folder of their programs."""
+    """Builds targets of tests, and returns the folder of their programs, or None."""
     where = folder / name
     where.mkdir(parents=True, exist_ok=True)
     with open(where / "build.log", "w", encoding="utf-8") as log:
@@ -106,7 +107,7 @@ def build(folder, name, flags, targets):
                  "-DMHLA_TEST_LEVELS=", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"],
                 ["cmake", "--build", where, "--parallel", str(JOBS), "--target", *targets]):
             if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
-                sys.exit(f"cannot build {name}: see {where}/build.log")
+                return None
     return where / "tests"
 
 
@@ -260,6 +261,19 @@ def print_table(results):
               f"{failures} | {model} |")
 
 
+def steps_left(options, done):
+    """Each part and build with its steps (program, round) that are not done."""
+    for name in options.names:
+        name, _, only = name.partition("/")
+        part = PARTS[name]
+        numbers = range(1, options.rounds + 1) if part.rounds else [None]
+        for built in part.builds:
+            steps = [(program, number) for number in numbers for program in part.programs
+                     if only in ("", program) and (name, built, program, str(number)) not in done]
+            if steps and options.build in (None, built):
+                yield name, built, steps
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -283,33 +297,35 @@ def main():
     file, now = options.work / "results.txt", state()
     results = file.read_text().splitlines() if file.exists() else []
     results = [line for line in results if line.startswith(f"{now}\t")]
-    done = {tuple(line.split("\t")[1:5]) for line in results}
+    fields = [line.split("\t") for line in results]
+    done = {tuple(of[1:5]) for of in fields if of[8] == "0"}
     start, found = time.monotonic(), 0
-    for name in [] if options.table else options.names:
-        name, _, only = name.partition("/")
+    over = lambda: time.monotonic() - start > 60 * options.minutes
+    for name, built, steps in [] if options.table else steps_left(options, done):
+        if over():
+            break
         part = PARTS[name]
-        programs = {only: part.programs[only]} if only else part.programs
-        for built, flags in part.builds.items():
-            if options.build not in (None, built):
-                continue
-            folder = build(options.work.resolve(), built, flags, [part.target] if part.target
-                           else programs)
-            for number in range(1, options.rounds + 1) if part.rounds else [None]:
-                for program, tests in programs.items():
-                    key = (name, built, program, str(number))
-                    if key in done or time.monotonic() - start > 60 * options.minutes:
-                        continue
-                    began = time.monotonic()
-                    cases, alarms, failures = step(folder / program, tests, number)
-                    seconds = time.monotonic() - began
-                    print(f"{' '.join(key):50} {cases:7} cases, {seconds:6.1f} s",
-                          *(f"  ALARM   {alarm}" for alarm in alarms),
-                          *(f"  FAILURE {command}" for command in failures), sep="\n", flush=True)
-                    found += len(failures)
-                    results.append("\t".join([now, *key, str(cases), f"{seconds:.1f}",
-                                              str(len(alarms)), str(len(failures)), processor()]))
-                    with open(file, "a", encoding="utf-8") as out:
-                        print(results[-1], file=out)
+        targets = [part.target] if part.target else dict(steps)
+        folder = build(options.work.resolve(), built, part.builds[built], targets)
+        if folder is None:
+            print(f"{name} {built}\n  FAILURE cannot build {' '.join(targets)}: see "
+                  f"{options.work}/{built}/build.log", flush=True)
+            found += 1
+            continue
+        for program, number in steps:
+            if over():
+                break
+            key, began = (name, built, program, str(number)), time.monotonic()
+            cases, alarms, failures = step(folder / program, part.programs[program], number)
+            seconds = time.monotonic() - began
+            print(f"{' '.join(key):50} {cases:7} cases, {seconds:6.1f} s",
+                  *(f"  ALARM   {alarm}" for alarm in alarms),
+                  *(f"  FAILURE {command}" for command in failures), sep="\n", flush=True)
+            found += len(failures)
+            results.append("\t".join([now, *key, str(cases), f"{seconds:.1f}", str(len(alarms)),
+                                      str(len(failures)), processor()]))
+            with open(file, "a", encoding="utf-8") as out:
+                print(results[-1], file=out)
     print_table(results)
     return int(found > 0)
 
