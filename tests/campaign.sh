@@ -5,6 +5,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/support/setup.sh"
 
 case "$*" in
   *--list* | *--table* | *--help*) ;;
-  *) require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev nlohmann-json3-dev python3 ;;
+  *)
+    require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev nlohmann-json3-dev python3 \
+      clang libclang-rt-dev
+    ;;
 esac
 exec python3 -B "$repository/tests/campaign.py" "$@"
