@@ -19,6 +19,7 @@ them in another call. --predict measures nothing. Without a GPU nothing is timed
 import argparse
 import contextlib
 import copy
+import gc
 import json
 import re
 import statistics
@@ -100,15 +101,20 @@ class Device:
         call()
         return time.perf_counter() - begin
 
-    def peak(self, call):
-        """Bytes of the largest allocation in a call, or None."""
+    def held(self):
+        """Bytes of all tensors, such as those of earlier arms."""
+        gc.collect()
+        return torch.cuda.memory_allocated() if self.cold else 0
+
+    def peak(self, call, before):
+        """The most bytes of all tensors in a call, without those held before, or None."""
         if not self.cold:
             call()
             return None
         torch.cuda.reset_peak_memory_stats()
         call()
         torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_allocated() - before
 
     def median_seconds(self, calls):
         """Median seconds of each call; the calls take turns."""
@@ -206,11 +212,12 @@ def measure(case, mode, device, rows):
     for arm in ARMS:
         row = {"name": case.name, "arm": arm, "mode": mode}
         rows.append(row)
+        before = device.held()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a kernel that refuses says why in warnings
                 row["error"], calls = checked_calls(case, arm, mode, device.name)
-                row["peak"] = {kind: device.peak(call) for kind, call in calls.items()}
+                row["peak"] = {kind: device.peak(call, before) for kind, call in calls.items()}
         except Exception as error:  # such as no kernel for these widths, or no memory
             row["absent"] = torch_cuda_gradients.first_line(error)
             print(f"{case.name:16} {mode:9} {arm:15} absent: {row['absent']}", flush=True)
