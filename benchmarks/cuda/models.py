@@ -290,6 +290,8 @@ def main():
     parser.add_argument("--predict", action="store_true", help="prints the table of predictions")
     parser.add_argument("--compile", help=argparse.SUPPRESS)  # of compile_ahead
     options = parser.parse_args()
+    if not (options.results or options.predict or options.compile):
+        parser.error("RESULTS.json is missing")
     torch._dynamo.config.recompile_limit = 4 * len(ARMS)  # blocks of all arms share their code
     begin = time.monotonic()
     left = lambda: options.seconds - (time.monotonic() - begin)
