@@ -68,7 +68,6 @@ def predicted_seconds(case, arm, mode, kind):
     if arm == OURS:
         share = SHORT_SHARE if case.tokens <= SHORT else OF_A_COPY[case.kind]
         attention = 4 * 2 * n * c / (share * 3.04e12)
-        attention *= 3 if case.width == 32 else 1  # a formula in PyTorch has no such kernels
     else:
         # The language model reads half the keys, and has twice the heads for its wide values.
         rate = SOFTMAX[arm][case.width] * (SHORT_SOFTMAX if case.tokens <= SHORT else 1)
