@@ -21,7 +21,7 @@ from peers import torch_cuda_peers, torch_layers
 OURS, PLAIN, FLASH, CUDNN = "MHLA", "MHLA, PyTorch", "softmax, flash", "softmax, cuDNN"
 LINEAR, FLA = "linear", "linear, FLA"
 ARMS = (OURS, PLAIN, FLASH, CUDNN, LINEAR, FLA)
-TOKENS = 65_536  # of a step
+TOKENS = 65_536  # of a step, except of Wan2.1 and of a longer sequence
 CACHED = 131_072  # tokens of all sequences that decode
 SPARE = 64  # tokens that a state decodes
 TEXT = 512  # tokens that the cross-attention of Wan2.1 reads
