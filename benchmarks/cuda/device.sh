@@ -22,7 +22,7 @@
 #   MHLA_RESULTS        folder of the results; build/device
 #   MHLA_PREBUILT       folder of programs: cuda_device_*_test, sm80/cuda_device_forms_test, l2_probe
 #   MHLA_TORCH_PACKAGE  folder with mhla_torch and what else Python needs; otherwise it is built
-#   MHLA_PYTHON         a Python with PyTorch; python3
+#   MHLA_PYTHON         a Python with PyTorch, and for trials with numpy and Pillow; python3
 #   MHLA_DATA           folder of Fashion-MNIST; that of Debian's dataset-fashion-mnist
 #   MHLA_TRIALS         trials that share the time, a number is of tokens;
 #                       "language images:1024 images:4096 video convert"
