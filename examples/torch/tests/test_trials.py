@@ -57,16 +57,40 @@ def fixture_run(monkeypatch, capsys):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_each_attention_is_trained(run, program, data, tmp_path):
     printed = run(program, "--device=cpu", f"--data={data}", f"--output={tmp_path}/trial",
-                  "--seeds=2", "--seconds=2")
+                  "--seeds=2", "--seconds=0.01")
     results = json.loads((tmp_path / "trial.json").read_text())
     rows = results["rows"]
     assert [(row["seed"], row["name"]) for row in rows] == [
         (seed, name) for seed in (1, 2) for name in PROGRAMS[program]]
-    assert len({row["steps"] for row in rows}) == 1  # equal settings
+    assert {row["steps"] for row in rows} == {1 if program is convert else 2}  # the least
     assert all(np.isfinite(row["losses"]).all() and len(row["losses"]) == row["steps"]
                for row in rows)
     assert "card: none, a CPU" in printed and "not measured" not in printed
     assert (tmp_path / "trial.md").read_text().strip() in printed
+
+
+def test_a_table_is_written_after_each_row(monkeypatch, tmp_path):
+    saved = []
+    monkeypatch.setattr(trial, "described", lambda _, rows: saved.append(len(rows)) or "")
+    options = trial.argparse.Namespace(device="cpu", rate=0.1, seeds=2, seconds=None, steps=2,
+                                       output=tmp_path / "trial", context={})
+    trial.compare(("a", "b"), lambda _: torch.nn.Linear(1, 1), lambda model, x: model(x).sum(),
+                  lambda *_: (torch.ones(1, 1),), lambda *_: {}, options)
+    assert saved == [1, 2, 3, 4] and (tmp_path / "trial.md").exists()
+
+
+def test_the_time_of_tests_is_not_that_of_steps(monkeypatch):
+    clock = [0]
+
+    def takes(seconds, result):
+        clock[0] += seconds
+        return result
+
+    monkeypatch.setattr(trial, "now", lambda _: clock[0])
+    options = trial.argparse.Namespace(device="cpu", rate=0.1, test=lambda _: takes(100, 7))
+    _, tested, seconds = trial.fit(torch.nn.Linear(1, 1), lambda model, x: model(x).sum(),
+                                   lambda _: takes(1, (torch.ones(1, 1),)), 3, options, at=(0, 2))
+    assert tested == {0: 7, 2: 7} and seconds == 3
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

@@ -114,6 +114,7 @@ def main():
     options = trial.options_of(trial.parser_of(__doc__, "convert", **SIZES), **SIZES)
     at = [n for n in (0, 10, 30, 100, 300) if n < options.further]
     columns = [f"dB at step {n}" for n in (*at, options.further)]
+    options.table = lambda rows: trial.table(STARTS, rows, columns, PREDICTIONS)
     rows = []
     if not options.predict:
         training, held_out = images.photographs_of(options)
@@ -128,7 +129,8 @@ def main():
         if options.seconds:  # of which a third is for the softmax model
             cost = trial.seconds_per_step(images.model_of("softmax", options).to(options.device),
                                           images.loss_of, lambda i: batch_of(0, i), options)
-            most = int(0.3 * options.seconds / (options.seeds * cost))
+            share = 0.3 * trial.seconds_left(options) / options.seeds
+            most = max(2, int(share / cost))
             options.steps = min(options.steps, most)
             options.further = min(options.further, most // 2)
             at = [n for n in at if n < options.further]
@@ -140,11 +142,10 @@ def main():
             noisy = batch_of(seed, options.steps)[0][:options.examples]
             for start in STARTS:
                 torch.manual_seed(seed)
-                model, begin = started(start, teacher, noisy, options), trial.now(options)
-                losses, numbers = trial.fit(model, images.loss_of,
-                                            lambda i: batch_of(seed, options.steps + i),
-                                            options.further, options, at)
-                seconds = trial.now(options) - begin
+                model = started(start, teacher, noisy, options)
+                losses, numbers, seconds = trial.fit(model, images.loss_of,
+                                                     lambda i: batch_of(seed, options.steps + i),
+                                                     options.further, options, at)
                 numbers[options.further] = tested(model)
                 rows.append({"name": start, "seed": seed, "steps": options.further,
                              "losses": losses, "steps_per_second": options.further / seconds,
@@ -152,7 +153,7 @@ def main():
                 print(f"seed {seed}, {start}: " + ", ".join(
                     f"step {n} {x:.2f} dB" for n, x in numbers.items()), flush=True)
                 trial.save(options, rows)
-    trial.report(options, trial.table(STARTS, rows, columns, PREDICTIONS))
+    print(trial.described(options, rows))
 
 
 if __name__ == "__main__":

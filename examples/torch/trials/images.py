@@ -133,12 +133,14 @@ def photographs_of(options):
 
 def main():
     options = trial.options_of(trial.parser_of(__doc__, "images", **SIZES), **SIZES)
+    columns = ["training loss", "PSNR, dB"]
+    options.table = lambda rows: trial.table(NAMES, rows, columns, PREDICTIONS)
     rows = []
     if not options.predict:
         training, held_out = photographs_of(options)
         rows = trial.compare(NAMES, lambda name: model_of(name, options), loss_of,
                              batches_of(training, options), test_of(held_out, options), options)
-    trial.report(options, trial.table(NAMES, rows, ["training loss", "PSNR, dB"], PREDICTIONS))
+    print(trial.described(options, rows))
 
 
 if __name__ == "__main__":

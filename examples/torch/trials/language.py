@@ -152,6 +152,7 @@ def main():
     ends = [options.tokens // part for part in (8, 2, 1)]
     columns = ["bits per byte", *(f"bits to {end}" for end in ends),
                *(f"recall to {end}" for end in ends)]
+    options.table = lambda rows: trial.table(NAMES, rows, columns, PREDICTIONS)
     rows = []
     if not options.predict:
         text, held_out = read_text(options.data / "text")
@@ -164,7 +165,7 @@ def main():
 
         rows = trial.compare(NAMES, lambda name: ByteModel(name, options), loss_of, batch_of,
                              test_of(held_out, options), options)
-    trial.report(options, trial.table(NAMES, rows, columns, PREDICTIONS))
+    print(trial.described(options, rows))
 
 
 if __name__ == "__main__":

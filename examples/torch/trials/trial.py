@@ -115,25 +115,31 @@ def now(options):
 def fit(model, loss_of, batch_of, steps, options, at=()):
     """Trains a model with batches batch_of(step).
 
-    at: steps before which the model is tested by options.test. -> losses, {step: result}
+    at: steps before which the model is tested by options.test.
+    -> losses, {step: result}, seconds without those of tests
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.rate, total_steps=steps + 1)
-    losses, tested = [], {}
+    losses, tested, begin = [], {}, now(options)
     for i in range(steps):
         if i in at:
+            paused = now(options)
             tested[i] = options.test(model)
+            begin += now(options) - paused
         losses.append(step(model, optimizer, loss_of, batch_of(i), options))
         schedule.step()
-    return torch.stack(losses).tolist(), tested
+    return torch.stack(losses).tolist(), tested, now(options) - begin
 
 
 def seconds_per_step(model, loss_of, batch_of, options):
     """Seconds of a step after others that load kernels."""
     fit(model, loss_of, batch_of, 2, options)
-    begin = now(options)
-    fit(model, loss_of, batch_of, 3, options)
-    return (now(options) - begin) / 3
+    return fit(model, loss_of, batch_of, 3, options)[2] / 3
+
+
+def seconds_left(options):
+    """Seconds of --seconds that are left."""
+    return options.seconds - (time.perf_counter() - options.begin)
 
 
 def compare(names, model_of, loss_of, batch_of, test, options):
@@ -150,14 +156,14 @@ def compare(names, model_of, loss_of, batch_of, test, options):
              for name in names}
     steps = options.steps
     if options.seconds:
-        most = 0.85 * options.seconds / (options.seeds * sum(costs.values()))  # the rest is tests
+        share = 0.85 * seconds_left(options) / options.seeds  # the rest is tests
+        most = share / sum(costs.values())
         steps = max(2, min(steps, int(most)))
     rows = []
     for seed in range(1, options.seeds + 1):
         for name in names:
-            model, begin = made(name, seed), now(options)
-            losses, _ = fit(model, loss_of, lambda i: batch_of(seed, i), steps, options)
-            seconds = now(options) - begin
+            model = made(name, seed)
+            losses, _, seconds = fit(model, loss_of, lambda i: batch_of(seed, i), steps, options)
             model.eval()
             with torch.inference_mode(), precision(options):
                 numbers = test(model, seed)
@@ -193,16 +199,16 @@ def table(names, rows, columns, predictions):
     return "\n".join(lines)
 
 
+def described(options, rows):
+    """The table of a trial, after what it ran on."""
+    return f"{listed(options.context)}\n\n{options.table(rows)}\n"
+
+
 def save(options, rows):
+    """Writes the rows so far, and their table."""
     Path(f"{options.output}.json").write_text(
         json.dumps({"context": options.context, "rows": rows}, indent=1), encoding="utf-8")
-
-
-def report(options, text):
-    """Prints a table and writes it beside the JSON, after what it names."""
-    text = f"{listed(options.context)}\n\n{text}\n"
-    Path(f"{options.output}.md").write_text(text, encoding="utf-8")
-    print(text)
+    Path(f"{options.output}.md").write_text(described(options, rows), encoding="utf-8")
 
 
 # ---- the command line ----------------------------------------------------------------------------
@@ -214,7 +220,7 @@ def parser_of(documentation, output, **defaults):
     parser.add_argument("--data", type=Path, default="trials-data", help="folder of data.sh")
     parser.add_argument("--output", default=output, help="prefix of the .json and the .md")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, help="of the whole trial, at most")
+    parser.add_argument("--seconds", type=float, help="of the whole trial of 2 steps or more")
     parser.add_argument("--rate", type=float, default=1e-3, help="largest learning rate")
     parser.add_argument("--predict", action="store_true", help="prints the predictions alone")
     for name, (on_cuda, on_cpu) in defaults.items():
@@ -225,6 +231,7 @@ def parser_of(documentation, output, **defaults):
 def options_of(parser, **defaults):
     """Parsed options. Without a GPU says so and ends, unless the device is the CPU."""
     options = parser.parse_args()
+    options.begin = time.perf_counter()
     for name, values in defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, values[options.device == "cpu"])
