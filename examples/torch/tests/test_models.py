@@ -74,6 +74,29 @@ def test_a_prediction_stands_beside_every_row():
     assert all(row[i] == "not measured" for row in rows for i in (3, 5, 7, 8, 9, 10))
 
 
+def test_the_page_has_these_predictions():
+    lines = (MODELS.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    for case in torch_models.CASES:
+        forward, both = (", ".join(f"{models.predicted(case, arm, 'compiled', kind):.3g}"
+                                   for arm in (FLASH, CUDNN)) for kind in models.PASSES)
+        row = next(line for line in lines if line.startswith(f"| {case.title} | {forward} |"))
+        assert row.split(" | ")[3].strip() == ("" if case.kind == "decode" else both)
+
+
+def test_peaks_leave_out_what_earlier_arms_hold(monkeypatch):
+    for name, result in (("memory_allocated", 100), ("max_memory_allocated", 130),
+                         ("reset_peak_memory_stats", None), ("synchronize", None)):
+        monkeypatch.setattr(torch.cuda, name, lambda result=result: result)
+    device = models.Device("cpu")
+    device.cold = True
+    assert device.peak(lambda: None, device.held()) == 30
+
+
+def test_a_missing_name_of_results_is_named():
+    done = subprocess.run([sys.executable, MODELS], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.endswith("error: RESULTS.json is missing\n")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_nothing_is_timed(tmp_path):
     done = subprocess.run([sys.executable, MODELS, tmp_path / "r.json"], capture_output=True,
