@@ -8,9 +8,9 @@ in a graph instead of compiled. Sampled rows of each attention are compared with
 float32 before it is timed.
 
 A step has 65,536 tokens. Two cases are one sequence: Wan2.1 of 31,500 tokens and the prefill of
-131,072. Times are medians between events on a cold L2, and the arms of a case take turns. A backward
-is timed through up to 4 blocks, times the depth over 4. Writes RESULTS.json and a table, RESULTS.md,
-where a prediction for an H100 stands beside every row.
+131,072. Times are medians between events on a cold L2, and the arms of a case take turns. A
+backward is timed through up to 4 blocks, times the depth over 4. Writes RESULTS.json and a table,
+RESULTS.md, where a prediction for an H100 stands beside every row.
 
 --seconds bounds the whole run. Cases for which no time is left are "not measured", and --filter runs
 them in another call. --predict measures nothing. Without a GPU nothing is timed, except with
