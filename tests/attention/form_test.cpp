@@ -172,9 +172,8 @@ TEST(Form, AMatrixOfAHeadOrOfItsSequenceIsThatOfTheDefinition) {
         EXPECT_NEAR(out.data()[i], all.data()[i], 1e-12);
       }
       for (Index h = 0; h < p.kHeads; ++h) {
-        const Matrix<double> head =
-            naive_attention(detail::head_inputs(p.in(), 1, h), p.blocks,
-                            mixing->of_sequence(1).of_head(h), op, order);
+        const Matrix<double> head = naive_attention(detail::head_inputs(p.in(), 1, h), p.blocks,
+                                                    mixing->of_sequence(1).of_head(h), op, order);
         for (Index t = 0; t < 24; ++t) EXPECT_EQ(all(1, t, h, 2), head(t, 2));
       }
     }
@@ -208,8 +207,9 @@ TEST(Form, AnyOtherNumberOfMatricesIsRefusedBeforeAnythingIsWritten) {
   const MixingMatrix<double> two = per_head(MixingMatrix<double>(p.mixing.of_head(0)), 2);
   Tensor<double> out({2, 24, p.kHeads, 5});
   for (double& x : out.data()) x = 7;
-  const std::string rest = ": mixing has 2 matrices, expected 1, or 3, one per head of q, or 2 x 3, one "
-                           "per sequence and head of q";
+  const std::string rest =
+      ": mixing has 2 matrices, expected 1, or 3, one per head of q, or 2 x 3, one "
+      "per sequence and head of q";
   EXPECT_EQ(message_of<shape_error>([&] { bidirectional(p.in(), p.blocks, two, out); }),
             "mhla::bidirectional" + rest);
   EXPECT_EQ(message_of<shape_error>([&] { causal(p.in(), p.blocks, two, out); }),
