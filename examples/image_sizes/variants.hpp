@@ -7,6 +7,7 @@
 #include <mhla/fit/fit_distance.hpp>
 #include <mhla/fit/resize.hpp>
 #include <mhla/layer/adamw.hpp>
+#include <mhla/policy/distance_derivatives.hpp>
 #include <mhla/policy/distance_mixing.hpp>
 #include <span>
 #include <string>
