@@ -28,6 +28,7 @@
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
+#include "mhla/cuda/tile/outputs.cuh"
 
 namespace mhla::cuda {
 
@@ -118,12 +119,9 @@ struct DecayMixingSm80 {
     scan(p, pair, SummaryColumn<T, P>{p.in.high + from, p.in.low + from, 2 * D * E},
          [&](std::int32_t block, float x, float y) {
            const std::int64_t at = to + std::int64_t{block} * (2 * D * E);
-           const std::uint32_t high = ptx::pack<T>(x, y);
-           ptx::st_global(p.out.high + at, high);
-           if constexpr (P == Precision::kPair) {
-             const std::uint32_t low = ptx::pack<T>(x - ptx::low<T>(high), y - ptx::high<T>(high));
-             ptx::st_global(p.out.low + at, low);
-           }
+           const Parts parts = parts_of<T>(x, y);
+           ptx::st_global(p.out.high + at, parts.high);
+           if constexpr (P == Precision::kPair) ptx::st_global(p.out.low + at, parts.low);
          });
   }
 

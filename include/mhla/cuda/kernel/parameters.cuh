@@ -99,6 +99,15 @@ struct MixingArray {
   MHLA_HOST_DEVICE constexpr std::int32_t diagonal(std::int32_t i) const { return before + i; }
 };
 
+/// The matrix of a pair.
+/// \param matrices  1, heads or pairs
+MHLA_HOST_DEVICE constexpr MixingArray matrix_of(const MixingArray& all, std::int32_t matrices,
+                                                 const Divisor& heads, std::int32_t pair) {
+  if (matrices == 1) return all;
+  const std::int32_t batch = heads.quotient(pair);
+  return all.of({batch, pair - batch * heads.value()});
+}
+
 /// The terms of a decaying mixing matrix, m_ib = sum_r a_r lambda_r^(i-b) for b <= i. An array
 /// [2, R] has weights a and decays lambda. Heads share it, or have arrays of their own.
 struct DecayArray {
@@ -112,9 +121,7 @@ struct DecayArray {
 
   /// The terms of a pair.
   MHLA_HOST_DEVICE constexpr MixingArray of(std::int32_t pair) const {
-    if (matrices == 1) return terms;
-    const std::int32_t batch = heads.quotient(pair);
-    return terms.of({batch, pair - batch * heads.value()});
+    return matrix_of(terms, matrices, heads, pair);
   }
 };
 
@@ -206,9 +213,7 @@ struct MixingParameters {
 
   /// The matrix of a pair.
   MHLA_HOST_DEVICE constexpr MixingArray matrix(std::int32_t pair) const {
-    if (matrices == 1) return mixing;
-    const std::int32_t batch = heads.quotient(pair);
-    return mixing.of({batch, pair - batch * heads.value()});
+    return matrix_of(mixing, matrices, heads, pair);
   }
 
   /// Alignment of a part of a matrix, in columns, and with `earlier` in rows. Its tiles are then
