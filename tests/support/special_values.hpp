@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <span>
 
@@ -41,12 +42,15 @@ void make_special(Random& rng, Special special, Matrix<T>& m) {
   }
 }
 
+/// True for the tenth of the seeds whose problems are special.
+constexpr bool is_special(std::uint64_t seed) { return seed % 10 == 9; }
+
 /// Makes a tenth of the problems special, by their seeds.
 /// \param matrices  of the problem
 template <class T>
 void make_tenth_special(std::uint64_t seed, std::span<Matrix<T>* const> matrices,
                         bool infinite = true) {
-  if (seed % 10 != 9) return;
+  if (!is_special(seed)) return;
   Random rng(seed);
   const Special special = infinite && rng.chance(0.4) ? Special::kInfinite
                           : rng.chance(0.2)           ? Special::kHuge
