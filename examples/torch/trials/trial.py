@@ -17,6 +17,7 @@ import torch
 from peers.context import context_of, listed
 from torch import nn
 from torch.nn import functional
+from train import now, precision
 
 
 # ---- attentions ----------------------------------------------------------------------------------
@@ -81,11 +82,6 @@ def over_grid(model, name, grid, block):
 
 # ---- training ------------------------------------------------------------------------------------
 
-def precision(options):
-    """bfloat16 by autocast on CUDA, float32 on the CPU."""
-    return torch.autocast("cuda", torch.bfloat16, enabled=options.device == "cuda")
-
-
 def step(model, optimizer, loss_of, batch, options):
     """One step of the optimiser; returns the loss."""
     with precision(options):
@@ -103,13 +99,6 @@ def constrain_(model):
     for module in model.modules():
         if isinstance(module, (mhla_torch.MHLA, Decay)):
             module.constrain_()
-
-
-def now(options):
-    """Seconds on the clock after the device has finished its work."""
-    if options.device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def fit(model, loss_of, batch_of, steps, options, at=()):
