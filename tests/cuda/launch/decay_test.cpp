@@ -44,23 +44,13 @@ class DecayForms : public cuda_test::FormTest<W> {
   }
   template <bool kRotary = false>
   static GradientPlan run_gradient(const CallShape& shape, Arch arch) {
-    GradientCall<T> call = cuda_test::random_gradient_call<T, D, E>(shape, 5);
-    GradientTensors<T> got(call, shape.layout);
-    const GradientPlan plan =
-        cuda_test::run_gradient<D, E, true, kRotary>(call, got, Device{arch, 2}, 3);
-    cuda_test::compare_gradients(call, got);
-    return plan;
+    return cuda_test::run_and_compare_gradient<T, D, E, true, kRotary>(shape, Device{arch, 2});
   }
   /// Returns the bits of all gradients under a schedule.
   static std::vector<std::string> bits(GradientCall<T>& call, Arch arch, unsigned schedule) {
     GradientTensors<T> got(call, 0);
     cuda_test::run_gradient<D, E, true>(call, got, Device{arch, 2}, schedule);
-    std::vector<std::string> all;
-    const auto add = [&](const auto& x) {
-      all.emplace_back(reinterpret_cast<const char*>(x.raw()), x.bytes());
-    };
-    add(got.q), add(got.k), add(got.v), add(got.mixing);
-    return all;
+    return cuda_test::bits_of(got);
   }
 };
 

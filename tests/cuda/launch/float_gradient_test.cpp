@@ -21,15 +21,11 @@ constexpr Device kGradientA100{Arch::kSm80, 8}, kGradientH100{Arch::kSm90a, 8};
 
 /// Runs the planned gradient and compares it with the CPU's.
 template <int D, int E, bool kCausal>
-void run(CallShape shape, const Device& device) {
-  shape.causal = kCausal;
-  GradientCall<float> call = random_gradient_call<float, D, E>(shape, 5);
-  GradientTensors<float> got(call, shape.layout);
-  const GradientPlan plan = run_gradient<D, E, kCausal>(call, got, device, 3);
+void run(const CallShape& shape, const Device& device) {
+  const GradientPlan plan = run_and_compare_gradient<float, D, E, kCausal>(shape, device);
   EXPECT_FALSE(plan.quadratic);
   EXPECT_FALSE(plan.scores);
   EXPECT_EQ(plan.values.form, mhla::cuda::Form::kThreeStage);
-  compare_gradients(call, got);
 }
 
 template <int D, int E>

@@ -58,14 +58,8 @@ class GradientForms : public testing::Test {
   using T = typename W::T;
 
   template <bool kCausal, bool kRotary = false>
-  static GradientPlan run(CallShape shape, const Device& device) {
-    shape.causal = kCausal;
-    shape.rotary = kRotary;
-    GradientCall<T> call = cuda_test::random_gradient_call<T, D, E>(shape, 5);
-    GradientTensors<T> got(call, shape.layout);
-    const GradientPlan plan = cuda_test::run_gradient<D, E, kCausal, kRotary>(call, got, device, 3);
-    cuda_test::compare_gradients(call, got);
-    return plan;
+  static GradientPlan run(const CallShape& shape, const Device& device) {
+    return cuda_test::run_and_compare_gradient<T, D, E, kCausal, kRotary>(shape, device);
   }
 
   /// Two devices. The first has one kernel for gradients of few tokens, the second several.
@@ -84,12 +78,7 @@ class GradientForms : public testing::Test {
     } else {
       cuda_test::run_gradient<D, E, false>(call, got, device, seed, out);
     }
-    std::vector<std::string> all;
-    const auto add = [&](const auto& x) {
-      all.emplace_back(reinterpret_cast<const char*>(x.raw()), x.bytes());
-    };
-    add(got.q), add(got.k), add(got.v), add(got.mixing);
-    return all;
+    return cuda_test::bits_of(got);
   }
 };
 

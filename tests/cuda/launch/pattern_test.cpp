@@ -16,8 +16,6 @@
 namespace {
 
 using cuda_test::CallShape;
-using cuda_test::GradientCall;
-using cuda_test::GradientTensors;
 using mhla::Pattern;
 using mhla::cuda::Arch;
 using mhla::cuda::Device;
@@ -33,13 +31,8 @@ class PatternForms : public cuda_test::FormTest<W> {
   using T = typename W::T;
 
   template <bool kCausal>
-  static GradientPlan run_gradient(CallShape shape, const Device& device) {
-    shape.causal = kCausal;
-    GradientCall<T> call = cuda_test::random_gradient_call<T, D, E>(shape, 5);
-    GradientTensors<T> got(call, shape.layout);
-    const GradientPlan plan = cuda_test::run_gradient<D, E, kCausal>(call, got, device, 3);
-    cuda_test::compare_gradients(call, got);
-    return plan;
+  static GradientPlan run_gradient(const CallShape& shape, const Device& device) {
+    return cuda_test::run_and_compare_gradient<T, D, E, kCausal>(shape, device);
   }
   /// Lists of the block itself, the first and the last one, in every row.
   static Pattern three_blocks(mhla::Index blocks) {

@@ -209,18 +209,9 @@ TEST(Width, StreamsAreWithinTheBound) {
 // ---- gradients ----------------------------------------------------------------------------------
 
 template <bool kCausal, bool kRotary = false>
-GradientPlan run_backward(CallShape shape, const Device& device, bool masked = false) {
-  shape.causal = kCausal;
-  shape.rotary = kRotary;
-  GradientCall<Number> call = random_gradient_call<Number, kD, kE>(shape, 5);
-  if (masked) {
-    mask_some<Number>(call, static_cast<int>(shape.block[2]));
-    spoil_masked(call.dout, call.query_keep);
-  }
-  GradientTensors<Number> got(call, shape.layout);
-  const GradientPlan plan = run_gradient<kD, kE, kCausal, kRotary>(call, got, device, 3);
-  compare_gradients(call, got);
-  return plan;
+GradientPlan run_backward(const CallShape& shape, const Device& device, bool masked = false) {
+  return run_and_compare_gradient<Number, kD, kE, kCausal, kRotary>(
+      shape, device, masked ? static_cast<int>(shape.block[2]) : 0);
 }
 
 TEST(Width, GradientsOfFewTokensAreWithinTheBound) {

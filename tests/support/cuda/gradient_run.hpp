@@ -8,10 +8,12 @@
 
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "mhla/cuda/launch/gradient.cuh"
 #include "support/cuda/emulated_call.hpp"
 #include "support/cuda/gradient_call.hpp"
+#include "support/cuda/masked_tokens.hpp"
 
 namespace cuda_test {
 
@@ -97,6 +99,35 @@ double compare_gradients(const GradientCall<T>& call, const GradientTensors<T>& 
   const double worst = compare(call, got, [](const std::string& wrong) { ADD_FAILURE() << wrong; });
   testing::Test::RecordProperty("worst", std::to_string(worst));
   return worst;
+}
+
+/// Runs the gradient of a random call, compares it with the CPU's, and returns its plan.
+/// \param masked_block  0, or the tokens of a block of which some are masked
+template <class T, int D, int E, bool kCausal, bool kRotary = false>
+mhla::cuda::GradientPlan run_and_compare_gradient(CallShape shape, const mhla::cuda::Device& device,
+                                                  int masked_block = 0) {
+  shape.causal = kCausal;
+  shape.rotary = kRotary;
+  GradientCall<T> call = random_gradient_call<T, D, E>(shape, 5);
+  if (masked_block > 0) {
+    mask_some<T>(call, masked_block);
+    spoil_masked(call.dout, call.query_keep);
+  }
+  GradientTensors<T> got(call, shape.layout);
+  const mhla::cuda::GradientPlan plan = run_gradient<D, E, kCausal, kRotary>(call, got, device, 3);
+  compare_gradients(call, got);
+  return plan;
+}
+
+/// The bits of the gradients of q, k, v and the mixing matrix.
+template <class T>
+std::vector<std::string> bits_of(const GradientTensors<T>& got) {
+  std::vector<std::string> all;
+  const auto add = [&](const auto& x) {
+    all.emplace_back(reinterpret_cast<const char*>(x.raw()), x.bytes());
+  };
+  add(got.q), add(got.k), add(got.v), add(got.mixing);
+  return all;
 }
 
 }  // namespace cuda_test

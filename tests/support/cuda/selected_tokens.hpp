@@ -98,15 +98,9 @@ class SelectedTokens : public FormTest<W> {
     expect_zero_outputs(call);
   }
   template <bool kCausal, bool kRotary = false>
-  static void run_masked_gradient(CallShape shape, const mhla::cuda::Device& device) {
-    shape.causal = kCausal;
-    shape.rotary = kRotary;
-    auto call = random_gradient_call<T, D, E>(shape, 5);
-    mask_some<T>(call, static_cast<int>(shape.block[2]));
-    spoil_masked(call.dout, call.query_keep);
-    GradientTensors<T> got(call, shape.layout);
-    run_gradient<D, E, kCausal, kRotary>(call, got, device, 3);
-    compare_gradients(call, got);
+  static void run_masked_gradient(const CallShape& shape, const mhla::cuda::Device& device) {
+    run_and_compare_gradient<T, D, E, kCausal, kRotary>(shape, device,
+                                                        static_cast<int>(shape.block[2]));
   }
   /// Expects the bits of padded sequences in packed ones.
   template <bool kCausal>
