@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -147,7 +146,7 @@ TYPED_TEST(BidirectionalForms, HeadsMayHaveMatricesOfTheirOwn) {
       }
     }
   };
-  const CallShape few{.batch = 2, .heads = 3, .tokens = 150, .block = 2};
+  const CallShape few{.batch = 2, .heads = 2, .tokens = 150, .block = 2};
   for (const std::int32_t multiprocessors : this->few_and_many()) {
     each(few, 0, [&](const CallShape& shape, Arch arch) {
       this->run(shape, arch, Form::kQuadratic, 1, multiprocessors);
@@ -173,7 +172,7 @@ TYPED_TEST(BidirectionalForms, HeadsMayHaveMatricesOfTheirOwn) {
       this->run(fused, arch, Form::kFused);
     }
   });
-  if (!std::is_same_v<typename TypeParam::T, mhla::cuda::bfloat16> || !this->kAllCases) return;
+  if (!this->kAllCases) return;
   CallShape large{
       .batch = 2, .heads = 2, .tokens = 65, .block = 1, .key_tokens = 325, .key_block = 1};
   large.op.summaries = Precision::kPair;

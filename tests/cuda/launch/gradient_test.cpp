@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -52,8 +53,9 @@ using mhla::cuda::Matrices;
 using mhla::cuda::Precision;
 
 template <class W>
-class GradientForms : public testing::Test {
+class GradientForms : public cuda_test::FormTest<W> {
  protected:
+  using Test = cuda_test::FormTest<W>;
   static constexpr int D = W::D, E = W::E;
   using T = typename W::T;
 
@@ -67,17 +69,28 @@ class GradientForms : public testing::Test {
     const Device large{Arch::kSm90a, 2};
     return {large, mhla::cuda::with_shared_bytes(large, mhla::cuda::kLeastShared)};
   }
+  /// The devices of a test's `turn`-th case: both, or alternately one of them.
+  static std::vector<Device> devices(std::size_t turn) {
+    if (Test::kAllCases) return {devices()[0], devices()[1]};
+    return {devices()[turn % 2]};
+  }
+
+  static void run_into(GradientTensors<T>& got, GradientCall<T>& call, const CallShape& shape,
+                       const Device& device, unsigned seed,
+                       const cuda_test::Tensor<T>* out = nullptr) {
+    if (shape.causal) {
+      cuda_test::run_gradient<D, E, true>(call, got, device, seed, out);
+    } else {
+      cuda_test::run_gradient<D, E, false>(call, got, device, seed, out);
+    }
+  }
 
   /// Returns the bits of all gradients of a call under a schedule. Outputs start as poison.
   static std::vector<std::string> bits(GradientCall<T>& call, const CallShape& shape,
                                        const Device& device, unsigned seed,
                                        const cuda_test::Tensor<T>* out = nullptr) {
     GradientTensors<T> got(call, shape.layout);
-    if (shape.causal) {
-      cuda_test::run_gradient<D, E, true>(call, got, device, seed, out);
-    } else {
-      cuda_test::run_gradient<D, E, false>(call, got, device, seed, out);
-    }
+    run_into(got, call, shape, device, seed, out);
     return cuda_test::bits_of(got);
   }
 };
@@ -106,7 +119,7 @@ TYPED_TEST(GradientForms, OfFewTokensTakeOneKernel) {
 }
 
 TYPED_TEST(GradientForms, OfFewTokensTakeScores) {
-  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+  for (const Arch arch : this->archs(0)) {
     CallShape shape{.heads = 2, .tokens = {1, 7, 9}, .block = {1, 3, 4}, .layout = 2};
     const Device device = mhla::cuda::with_shared_bytes({arch, 2}, mhla::cuda::kLeastShared);
     EXPECT_TRUE(this->template run<false>(shape, device).scores);
@@ -114,7 +127,7 @@ TYPED_TEST(GradientForms, OfFewTokensTakeScores) {
 }
 
 TYPED_TEST(GradientForms, OfManyTokensTakeSummaries) {
-  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+  for (const Arch arch : this->archs(1)) {
     CallShape shape{.tokens = 300, .block = 64, .layout = 1};
     const GradientPlan plan = this->template run<false>(shape, Device{arch, 2});
     EXPECT_FALSE(plan.scores);
@@ -122,7 +135,7 @@ TYPED_TEST(GradientForms, OfManyTokensTakeSummaries) {
 }
 
 TYPED_TEST(GradientForms, OfCausalForms) {
-  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+  for (const Arch arch : this->archs(0)) {
     for (const int block : {40, 100}) {
       CallShape shape{.heads = 2, .tokens = 230, .block = block};
       this->template run<true>(shape, Device{arch, 2});
@@ -134,7 +147,7 @@ TYPED_TEST(GradientForms, OfCrossQueries) {
   CallShape shape{.batch = 2, .tokens = {1, 12, 12}, .block = {1, 3, 4}};
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-3f;
-  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+  for (const Arch arch : this->archs(1)) {
     const Device device = mhla::cuda::with_shared_bytes({arch, 2}, mhla::cuda::kLeastShared);
     EXPECT_FALSE(this->template run<false>(shape, device).quadratic);
   }
@@ -163,26 +176,27 @@ TYPED_TEST(GradientForms, OfCrossQueriesOfFewTokensTakeOneKernel) {
 // Cases: one kernel, scores, summaries in pairs and denominators of cross queries. Matrices of
 // heads add the gradients of two batch items.
 TYPED_TEST(GradientForms, OfMatricesOfHeadsAndItems) {
-  for (const Matrices matrices : {Matrices::kPerHead, Matrices::kPerItemAndHead}) {
-    CallShape shape{.batch = 2, .heads = 2, .tokens = 54, .block = 9};
-    shape.key_tokens = {1, 7, 9}, shape.key_block = {1, 3, 4};
-    shape.op.matrices = matrices;
-    for (const Device& device : this->devices()) {
-      const GradientPlan plan = this->template run<false>(shape, device);
-      EXPECT_TRUE(plan.quadratic || plan.scores);
+  CallShape few{.batch = 2, .heads = 2, .tokens = 54, .block = 9};
+  few.key_tokens = {1, 7, 9}, few.key_block = {1, 3, 4};
+  CallShape pairs{.batch = 2, .heads = 2, .tokens = 66, .block = 6};
+  pairs.op.summaries = Precision::kPair;
+  CallShape cross{.batch = 2, .heads = 2, .tokens = 48, .block = 16};
+  cross.op.denominator = Denominator::kCrossQuery;
+  cross.op.eps = 1e-3f;
+  CallShape causal{.batch = 2, .heads = 2, .tokens = 90, .block = 40};
+  for (const std::size_t turn : {0, 1}) {
+    for (const Matrices matrices : this->matrices(turn)) {
+      for (CallShape* shape : {&few, &pairs, &cross, &causal}) shape->op.matrices = matrices;
+      for (const Device& device : this->devices(turn)) {
+        const GradientPlan plan = this->template run<false>(few, device);
+        EXPECT_TRUE(plan.quadratic || plan.scores);
+        this->template run<false>(cross, device);
+      }
+      if (turn == 1) continue;
+      EXPECT_FALSE(this->template run<false>(pairs, this->devices()[1]).scores);
+      this->template run<true>(causal, Device{Arch::kSm80, 2});
     }
-    CallShape pairs{.batch = 2, .heads = 2, .tokens = 66, .block = 6};
-    pairs.op.matrices = matrices;
-    pairs.op.summaries = Precision::kPair;
-    EXPECT_FALSE(this->template run<false>(pairs, this->devices()[1]).scores);
-    CallShape cross{.batch = 2, .heads = 2, .tokens = 48, .block = 16};
-    cross.op.matrices = matrices;
-    cross.op.denominator = Denominator::kCrossQuery;
-    cross.op.eps = 1e-3f;
-    for (const Device& device : this->devices()) this->template run<false>(cross, device);
-    CallShape causal{.batch = 2, .heads = 2, .tokens = 90, .block = 40};
-    causal.op.matrices = matrices;
-    this->template run<true>(causal, Device{Arch::kSm80, 2});
+    if (this->kAllCases) return;
   }
 }
 
@@ -226,19 +240,18 @@ TYPED_TEST(GradientForms, OfOtherKeysThanQueriesInPairs) {
 // Bits depend neither on the order of thread blocks nor on whether outputs are kept.
 TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
   using Number = typename TypeParam::T;
-  for (const int turn : {0, 1, 2}) {
+  for (const std::size_t turn : {0, 1, 2}) {
     const bool causal = turn == 1;
     CallShape shape{.heads = 2, .tokens = turn == 2 ? 120 : 150, .block = 40, .causal = causal};
     if (turn == 2) shape.op.denominator = Denominator::kCrossQuery;
     GradientCall<Number> call =
         cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
-    for (const Device& device : this->devices()) {
+    for (const Device& device : this->devices(turn)) {
       const auto first = this->bits(call, shape, device, 0);
-      EXPECT_EQ(this->bits(call, shape, device, 7), first);
       const auto plan = mhla::cuda::plan<TypeParam::D, TypeParam::E>(problem_of(call), device);
       cuda_test::Call<Number>& forward = call;
       cuda_test::run_only<TypeParam::D, TypeParam::E>(forward, plan, device, 1);
-      EXPECT_EQ(this->bits(call, shape, device, 3, &call.o), first);
+      EXPECT_EQ(this->bits(call, shape, device, 7, &call.o), first);
     }
   }
 }
@@ -246,25 +259,20 @@ TYPED_TEST(GradientForms, BitsAreTheSameEachTime) {
 // Outputs with a denominator of 0 are constants: a zero row of the mixing matrix adds exactly 0.
 TYPED_TEST(GradientForms, DenominatorsMayBeZero) {
   using Number = typename TypeParam::T;
-  for (const int turn : {0, 1, 2}) {
-    const bool causal = turn == 1;
-    for (const Device& device : this->devices()) {
-      CallShape shape{.tokens = 60, .block = 20, .causal = causal};
+  for (const std::size_t turn : {0, 1, 2}) {
+    for (const Device& device : this->devices(turn + 1)) {
+      CallShape shape{.tokens = 60, .block = 20, .causal = turn == 1};
       if (turn == 2) shape.op.denominator = Denominator::kCrossQuery;
       GradientCall<Number> call =
           cuda_test::random_gradient_call<Number, TypeParam::D, TypeParam::E>(shape, 5);
       for (int b = 0; b < 3; ++b) call.mixing[b] = 0;
-      const auto first = this->bits(call, shape, device, 3);
+      GradientTensors<Number> first(call, 0), got(call, 0);
+      this->run_into(first, call, shape, device, 3);
       for (int t = 0; t < 20; ++t) {
         for (int e = 0; e < TypeParam::E; ++e) call.dout.at(0, t, 0, e) = Number{0};
       }
-      EXPECT_EQ(this->bits(call, shape, device, 3), first);
-      GradientTensors<Number> got(call, 0);
-      if (causal) {
-        cuda_test::run_gradient<TypeParam::D, TypeParam::E, true>(call, got, device, 3);
-      } else {
-        cuda_test::run_gradient<TypeParam::D, TypeParam::E, false>(call, got, device, 3);
-      }
+      this->run_into(got, call, shape, device, 3);
+      EXPECT_EQ(cuda_test::bits_of(got), cuda_test::bits_of(first));
       for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
       for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
     }
