@@ -3,10 +3,11 @@
 /// \file
 /// Features of the compiler's target. The only CPU header that reads target macros.
 ///
-/// Everything but the errors and the version lives in an inline namespace named after the
-/// instruction set. So translation units built with different `-m` flags keep separate copies of
-/// every function; otherwise the linker would pick one for all. Eigen's allocator has no such
-/// namespace: a program that mixes flags defines EIGEN_MAX_ALIGN_BYTES=64 in all of its parts.
+/// Everything but the errors lives in an inline namespace named after the version and the
+/// instruction set. So units of other versions, or with other `-m` flags, keep separate copies of
+/// every function; otherwise the linker would pick one for all. Shared libraries with different
+/// versions work in one program. Eigen's allocator has no such namespace: a program that mixes
+/// flags defines EIGEN_MAX_ALIGN_BYTES=64 in all of its parts.
 ///
 /// MHLA_EMULATE_MATRIX_UNIT replaces the matrix unit (stage/amx/tiles.hpp) by plain loops on any
 /// processor, for tests. Define it before the first header of the library. The namespace then has
@@ -34,6 +35,8 @@
 #include <Eigen/Core>
 #include <cstddef>
 
+#include "mhla/core/version.hpp"
+
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
 #error "mhla: needs Eigen 3.4 or newer, but an older one comes first in the include path"
 #include "mhla stops here"
@@ -45,6 +48,8 @@
 #define MHLA_VECTORS avx2_fma
 #elif defined(EIGEN_VECTORIZE_AVX)
 #define MHLA_VECTORS avx
+#elif defined(EIGEN_VECTORIZE_SSE4_2)
+#define MHLA_VECTORS sse4_2
 #elif defined(EIGEN_VECTORIZE_SSE2)
 #define MHLA_VECTORS sse2
 #elif defined(EIGEN_VECTORIZE_NEON)
@@ -69,12 +74,12 @@
 
 // The debug mode of libstdc++ changes the layout of containers, and so of classes that hold them.
 #if defined(_GLIBCXX_DEBUG)
-#define MHLA_LIBRARY_NAME(instructions) instructions##_debug_library
+#define MHLA_LIBRARY_NAME(version, instructions) version##_##instructions##_debug_library
 #else
-#define MHLA_LIBRARY_NAME(instructions) instructions
+#define MHLA_LIBRARY_NAME(version, instructions) version##_##instructions
 #endif
-#define MHLA_LIBRARY_OF(instructions) MHLA_LIBRARY_NAME(instructions)
-#define MHLA_TARGET MHLA_LIBRARY_OF(MHLA_INSTRUCTIONS)
+#define MHLA_LIBRARY_OF(version, instructions) MHLA_LIBRARY_NAME(version, instructions)
+#define MHLA_TARGET MHLA_LIBRARY_OF(MHLA_VERSION, MHLA_INSTRUCTIONS)
 #define MHLA_TEXT(name) #name
 #define MHLA_TEXT_OF(name) MHLA_TEXT(name)
 
