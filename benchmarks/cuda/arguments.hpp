@@ -17,6 +17,7 @@ struct Arguments {
   bool list = false;      ///< print the names of cases only
   bool once = false;      ///< run each case once, untimed
   bool roofline = false;  ///< measure the device's ceilings only
+  bool overlap_heads = false;
   bool help = false;
 
   int runs() const { return once ? 0 : quick ? 9 : 51; }
@@ -30,6 +31,7 @@ inline constexpr char kUsage[] =
     "  --quick         9 runs of a case instead of 51\n"
     "  --once          each case once, untimed and checked, with the profiler on for it alone:\n"
     "                  ncu --profile-from-start off mhla_cuda_bench --once\n"
+    "  --overlap-heads forms with Operator::overlaps_heads\n"
     "  --list          the cases and where they come from\n"
     "  --roofline      what the device can do: bandwidths, launches, products\n";
 
@@ -54,6 +56,8 @@ inline Arguments parse(const std::vector<std::string>& arguments) {
       parsed.once = true;
     } else if (argument == "--list") {
       parsed.list = true;
+    } else if (argument == "--overlap-heads") {
+      parsed.overlap_heads = true;
     } else if (argument == "--roofline") {
       parsed.roofline = true;
     } else if (argument == "--help" || argument == "-h") {

@@ -28,7 +28,7 @@ struct Workload {
             static_cast<int>(c.shape.values),
             token_blocks(c.shape),
             c.form == Form::kCausal,
-            {},
+            session.op,
             q.data(),
             k.data(),
             v.data(),

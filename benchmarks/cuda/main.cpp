@@ -53,6 +53,7 @@ void save(const std::string& file, const Context& context, const std::vector<Res
 bool measure(const Arguments& arguments) {
   Session session;
   session.runs = arguments.runs();
+  session.op.overlaps_heads = arguments.overlap_heads;
   const Context context = context_of(session);
   print_context(std::cout, context);
   if (arguments.roofline) {

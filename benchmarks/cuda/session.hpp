@@ -15,6 +15,7 @@ struct Session {
   Stream stream;
   ColdCache cache;
   int runs = 51;  ///< timed runs per case; with 0 a case is only checked
+  cuda::Operator op;
 };
 
 /// Times a case if its result is right.

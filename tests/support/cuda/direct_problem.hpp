@@ -49,7 +49,8 @@ struct DirectProblem {
             .query_map = c.query_map,
             .key_map = c.key_map,
             .normalization = c.normalization(),
-            .mixing = mixing.array()};
+            .mixing = mixing.array(),
+            .overlaps_heads = c.overlaps_heads};
   }
 
   template <class Kernel>

@@ -2,6 +2,7 @@
 
 /// \file
 /// Summaries of a pair in the shared memory of a thread block of fused_sm90.cuh, mixed in place.
+/// Once all warps have read the mixture of a block, its region takes a summary of the next pair.
 
 #include <cstdint>
 
@@ -10,6 +11,7 @@
 #include "mhla/cuda/kernel/region_mixing.cuh"
 #include "mhla/cuda/kernel/summary_rows.cuh"
 #include "mhla/cuda/ptx/barrier.cuh"
+#include "mhla/cuda/ptx/mbarrier.cuh"
 #include "mhla/cuda/ptx/shared.cuh"
 
 namespace mhla::cuda {
@@ -35,10 +37,23 @@ class BlockMixing {
         warp_(thread / 32),
         lane_(thread % 32) {}
 
-  /// Stores rows 16 tile.. 16 tile + 15 of the summary of a block.
+  /// Barriers of the regions: a phase ends when all warps have read a mixture.
+  struct ReadBarriers {
+    MHLA_DEVICE void init_barriers(std::uint32_t readers) const {
+      for (int i = 0; i < Config::kRegions; ++i) ptx::mbarrier_init(barrier(i), readers);
+    }
+    static MHLA_DEVICE std::uint32_t barrier(std::int32_t block) {
+      return ptx::shared_begin() + Config::kReadBarriers + static_cast<std::uint32_t>(block) * 8;
+    }
+  };
+
+  /// Stores rows 16 tile.. 16 tile + 15 of the summary of a block, once all warps have released the
+  /// mixture of the previous pair.
+  /// \param turn  number of earlier pairs of the thread block
   MHLA_DEVICE void keep(const SummaryRows<T, Config::D, Config::E>& sums, std::int32_t block,
-                        std::uint32_t tile) const {
+                        std::uint32_t tile, std::uint32_t turn) const {
     const auto b = static_cast<std::uint32_t>(block);
+    if (turn > 0 && b < rows_) ptx::mbarrier_wait(ReadBarriers::barrier(block), (turn - 1) & 1);
     sums.store(regions().region(b), key_sum(block), tile, stage_.summary_scale, lane_);
   }
 
@@ -59,6 +74,12 @@ class BlockMixing {
     }
   }
 
+  /// Releases the mixture of a block that the warp has read. All its threads call together.
+  MHLA_DEVICE void release(std::int32_t block) const {
+    ptx::bar_warp_sync();
+    if (lane_ == 0) ptx::mbarrier_arrive(ReadBarriers::barrier(block));
+  }
+
   /// Mixtures of a block: of its summary, and of its key sum.
   MHLA_DEVICE typename Regions::Region mixture(std::int32_t block) const {
     return regions().region(static_cast<std::uint32_t>(block));
@@ -67,9 +88,6 @@ class BlockMixing {
     return ptx::shared_begin() + Config::kKeySums +
            static_cast<std::uint32_t>(block) * (Config::D * 4);
   }
-
-  /// Ends a pair: waits until all mixtures have been read.
-  MHLA_DEVICE void end() const { meet(); }
 
  private:
   static MHLA_DEVICE Regions regions() { return {ptx::shared_begin() + Config::kSummaries}; }

@@ -12,7 +12,9 @@
 /// thread loads boxes of up to 64 slots of a block (tile/token_boxes.cuh) into one ring. Each slot
 /// gets a panel of 64 channels, or all 72. A pair's keys and values come block after block, then
 /// its queries. The producer runs ahead as far as the ring allows. Queries arrive while summaries
-/// are mixed, and the next pair's keys while the last outputs are written.
+/// are mixed, and the next pair's keys while the last outputs are written. If heads overlap, the
+/// queries of a block are followed by keys and values of the next pair's block, whose summary takes
+/// the region that was read. Device memory then reads and writes all the time but for the mixing.
 ///
 ///     1  A team of warps computes S_b, 16 rows per warp, with A operand phi(K)^T and B operand V.
 ///        Teams alternate between blocks. The block's region of shared memory gets S_b times
@@ -112,7 +114,8 @@ class FusedSm90 {
           zero_slots(p, ring, thread);
           Mixing::prepare_shared(thread);
         },
-        [&] { load(p, ring); }, [&](std::uint32_t thread) { consume(p, ring, thread); }, ring);
+        [&] { load(p, ring); }, [&](std::uint32_t thread) { consume(p, ring, thread); }, ring,
+        typename Mixing::ReadBarriers{});
   }
 
  private:
@@ -158,6 +161,41 @@ class FusedSm90 {
     ptx::fence_proxy_async();  // the larger boxes overwrite them
   }
 
+  /// A pair of a thread block, and the number of pairs before it.
+  struct Turn {
+    BatchHead pair;
+    std::uint32_t count;
+  };
+
+  /// Calls, for the pairs of a thread block, sum(turn, block) for blocks of keys, mix(turn), and
+  /// read(turn, block) for blocks of queries. If heads overlap, sum of the next pair follows read
+  /// of the same block, otherwise all of them.
+  template <class Sum, class Mix, class Read>
+  static MHLA_DEVICE void for_turns(const Params& p, const Sum& sum, const Mix& mix,
+                                    const Read& read) {
+    const std::int32_t keys = p.stage.key_blocks.blocks(), queries = p.stage.query_blocks.blocks();
+    const std::int32_t blocks = keys > queries ? keys : queries;
+    const auto step = static_cast<std::int32_t>(ptx::nctaid_x());
+    const int last_pass = p.stage.overlaps_heads ? 0 : 1;
+    Turn turn{}, next{};
+    MHLA_CUDA_LOOP
+    for (auto i = static_cast<std::int32_t>(ptx::ctaid_x()); i - step < p.pairs; i += step) {
+      const bool reads = i >= step, sums = i < p.pairs;
+      if (sums) next.pair = batch_head(i, p.stage.heads);
+      if (reads) mix(turn);
+      MHLA_CUDA_LOOP
+      for (int pass = 0; pass <= last_pass; ++pass) {
+        MHLA_CUDA_LOOP
+        for (std::int32_t block = 0; block < blocks; ++block) {
+          if (reads && pass == 0 && block < queries) read(turn, block);
+          if (sums && pass == last_pass && block < keys) sum(next, block);
+        }
+      }
+      turn = next;
+      ++next.count;
+    }
+  }
+
   static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
     RingCursor at;
     const auto load_box = [&](const TensorMap& map, const TokenBoxes& boxes, BatchHead pair,
@@ -171,55 +209,67 @@ class FusedSm90 {
         at = at.after(1, ring.count);
       }
     };
-    const TokenBlocks &keys = p.stage.key_blocks, &queries = p.stage.query_blocks;
-    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
-      for_boxes(keys, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
-        const BlockOrigin origin = keys.origin(block);
-        load_box(p.maps[1], p.k_boxes, pair, origin, box);
-        load_box(p.maps[2], p.v_boxes, pair, origin, box);
-      });
-      for_boxes(queries, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
-        load_box(p.maps[0], p.q_boxes, pair, queries.origin(block), box);
-      });
-    });
+    for_turns(
+        p,
+        [&](const Turn& turn, std::int32_t block) {
+          const BlockOrigin origin = p.stage.key_blocks.origin(block);
+          MHLA_CUDA_LOOP
+          for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
+            load_box(p.maps[1], p.k_boxes, turn.pair, origin, box);
+            load_box(p.maps[2], p.v_boxes, turn.pair, origin, box);
+          }
+        },
+        [](const Turn&) {},
+        [&](const Turn& turn, std::int32_t block) {
+          const BlockOrigin origin = p.stage.query_blocks.origin(block);
+          MHLA_CUDA_LOOP
+          for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
+            load_box(p.maps[0], p.q_boxes, turn.pair, origin, box);
+          }
+        });
   }
 
   static MHLA_DEVICE void consume(const Params& p, const Ring& ring, std::uint32_t thread) {
     const std::uint32_t warp = thread / 32;
     const WorkTile work{thread % 32, warp, warp / Config::kTeamWarps, warp % Config::kTeamWarps};
-    const TokenBlocks& blocks = p.stage.query_blocks;
     const Mixing mixing(p.stage, thread);
     RingCursor at;
     auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries of a box
-    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
-      summarize(p, ring, work, mixing, at);
-      mixing.mix(pair);
-      for_boxes(blocks, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
-        read_box(p, ring, work, mixing, {pair, block, box}, at, tile);
-      });
-      mixing.end();
-    });
+    for_turns(
+        p,
+        [&](const Turn& turn, std::int32_t block) {
+          const bool of_team = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
+          const SummaryRows<T, D, E> sums = sum_block(p, ring, work, block, of_team, at);
+          if (of_team) mixing.keep(sums, block, work.tile, turn.count);
+        },
+        [&](const Turn& turn) { mixing.mix(turn.pair); },
+        [&](const Turn& turn, std::int32_t block) {
+          MHLA_CUDA_LOOP
+          for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
+            read_box(p, ring, work, mixing, {turn.pair, block, box}, at, tile);
+          }
+          mixing.release(block);
+        });
   }
 
-  static MHLA_DEVICE void summarize(const Params& p, const Ring& ring, const WorkTile& work,
-                                    const Mixing& mixing, RingCursor& at) {
+  /// Returns the team's rows of the summary of a block.
+  static MHLA_DEVICE SummaryRows<T, D, E> sum_block(const Params& p, const Ring& ring,
+                                                    const WorkTile& work, std::int32_t block,
+                                                    bool of_team, RingCursor& at) {
     const TokenBlocks& blocks = p.stage.key_blocks;
     const std::int32_t rows = p.k_boxes.rows();
     SummaryRows<T, D, E> sums{};
-    for_boxes(blocks, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
+    MHLA_CUDA_LOOP
+    for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
       ring.consumer_wait<2 * kPanels>(at);
-      const bool of_team = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
       if (of_team) {
         sums.add_box(ring, at, work.tile, {blocks, blocks.origin(block), box * rows, rows},
                      p.stage.key_map, work.lane);
       }
       ring.consumer_release<2 * kPanels>(at, work.lane);
       at = at.after(2 * kPanels, ring.count);
-      if (of_team && box + 1 == p.k_boxes.count()) {
-        mixing.keep(sums, block, work.tile);
-        sums = {};
-      }
-    });
+    }
+    return sums;
   }
 
   struct Queries {

@@ -36,10 +36,11 @@ struct FusedSm90Config {
   static constexpr int kMostSlotBytes = kMostRows * kPanelColumns * 2;
 
   // Layout of shared memory, in bytes: the ring, the regions of S, z, 128 zero bytes in place of
-  // absent blocks, barriers.
+  // absent blocks, barriers of the ring and of the regions.
   using Regions = SummaryRegions<kRegions, D, E>;
   static constexpr int kKeySumBytes = kRegions * D * 4;
-  static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes;
+  static constexpr int kReadBarrierBytes = kRegions * 8;
+  static constexpr int kBarrierBytes = kMostSlots * Ring::kBarrierBytes + kReadBarrierBytes;
   static constexpr int kSharedBytes = shared_limit(Arch::kSm90a);
   static constexpr int kRingBytes =
       (kSharedBytes - Regions::kBytes - kKeySumBytes - 128 - kBarrierBytes) / 1024 * 1024;
@@ -47,6 +48,7 @@ struct FusedSm90Config {
   static constexpr int kKeySums = kSummaries + Regions::kBytes;
   static constexpr int kZeros = (kKeySums + kKeySumBytes + 127) / 128 * 128;
   static constexpr int kBarriers = kZeros + 128;
+  static constexpr int kReadBarriers = kBarriers + kMostSlots * Ring::kBarrierBytes;
   static_assert(kBarriers + kBarrierBytes <= kSharedBytes || kRingBytes <= 0);
   /// True if the ring holds two boxes of keys and values.
   static constexpr bool kFits = kRingBytes >= 4 * kPanels * kMostSlotBytes;
