@@ -125,7 +125,8 @@ struct Call : CallOptions {
   }
   /// Place of a head's matrix in `mixing`.
   std::int64_t matrix_of(int b, int h) const {
-    return mixing_array().of({b, h}).data - mixing.data();
+    const mhla::cuda::MixingArray all = mixing_array();
+    return b * all.item_stride + h * all.head_stride;
   }
   /// Calls f(m, matrix) for every coefficient, or term, of every matrix.
   template <class F>
