@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mhla/cuda/kernel/block_mixing_sm90.cuh"
+#include "mhla/cuda/kernel/fused_overlapping_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/fused_sm80_config.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
@@ -25,6 +26,12 @@ struct FusedOfSm90 {
   static constexpr Arch kArch = Arch::kSm90a;
   template <class T, int D, int kRegions>
   using Kernel = FusedSm90<T, D, D, kRegions>;
+};
+
+struct FusedOfOverlappingHeads {
+  static constexpr Arch kArch = Arch::kSm90a;
+  template <class T, int D, int kRegions>
+  using Kernel = FusedOverlappingSm90<T, D, D, kRegions>;
 };
 
 template <class Kernels>
@@ -141,44 +148,37 @@ TEST(FusedSm90, WritesTheBitsOfTheOtherKernel) {
 TEST(FusedSm90, AHeadThatIsNanSpoilsNoOther) {
   Case c = fused_case(sequence(3 * 25, 25), kRelu, kKeySum, 1, 1, 4);
   c.multiprocessors = 1;
-  for (const bool overlaps : {false, true}) {
-    c.overlaps_heads = overlaps;
-    expect_nan_head_spoils_no_other<FusedRun<FusedOfSm90, half, 64, 4>>(c);
-  }
+  expect_nan_head_spoils_no_other<FusedRun<FusedOfSm90, half, 64, 4>>(c);
+  expect_nan_head_spoils_no_other<FusedRun<FusedOfOverlappingHeads, half, 64, 4>>(c);
 }
 
 template <class T, int D, int kRegions>
-void expect_overlapping_heads_change_no_bit(Case c, int multiprocessors) {
-  using Run = FusedRun<FusedOfSm90, T, D, kRegions>;
+void expect_bits_of_the_other_order(Case c, int multiprocessors) {
   c.multiprocessors = multiprocessors;
-  Run apart(c);
+  FusedRun<FusedOfSm90, T, D, kRegions> apart(c);
   ASSERT_TRUE(apart.launch(1));
-  apart.check();
-  c.overlaps_heads = true;
   for (const std::uint64_t schedule : {0, 1, 2}) {
-    Run overlapping(c);
+    FusedRun<FusedOfOverlappingHeads, T, D, kRegions> overlapping(c);
     ASSERT_TRUE(overlapping.launch(schedule));
-    EXPECT_TRUE(overlapping.wrote_as(apart)) << Run::name() << ", schedule " << schedule;
+    EXPECT_TRUE(overlapping.wrote_as(apart)) << overlapping.name() << ", schedule " << schedule;
     overlapping.expect_traffic();
   }
 }
 
-// Cases: more and fewer blocks of queries than of keys, blocks of several boxes, several teams of
-// warps and one, and thread blocks with different numbers of heads.
-TEST(FusedSm90, OverlappingHeadsChangeNoBit) {
+// Cases: more and fewer blocks of queries than of keys, blocks of several boxes, and thread blocks
+// with different numbers of heads.
+TEST(FusedOverlappingSm90, WritesTheBitsOfTheOtherOrder) {
   const auto of = fused_case;
-  expect_overlapping_heads_change_no_bit<bfloat16, 64, 4>(
+  expect_bits_of_the_other_order<bfloat16, 64, 4>(
       of(sequence(4 * 70, 70), kElu, kKeySum, 1, 1, 3, 0), 1);
-  expect_overlapping_heads_change_no_bit<half, 64, 16>(
-      of({1, 27, 26, 1, 7, 7}, kRelu, kNone, 2, 1, 3, 1), 2);
-  expect_overlapping_heads_change_no_bit<half, 72, 8>(
+  expect_bits_of_the_other_order<half, 64, 16>(of({1, 27, 26, 1, 7, 7}, kRelu, kNone, 2, 1, 3, 1),
+                                               2);
+  expect_bits_of_the_other_order<half, 72, 8>(
       of(sequence(8 * 33 - 2, 33), kElu, kKeySum, 3, 2, 2, 2), 1);
-  expect_overlapping_heads_change_no_bit<bfloat16, 128, 4>(
-      of(sequence(3 * 17, 17), kElu, kKeySum, 4, 2, 2, 0), 1);
   Case c{.blocks = sequence(150, 50), .key_blocks = sequence(100, 16), .heads = 4};
-  expect_overlapping_heads_change_no_bit<bfloat16, 64, 16>(c, 1);
+  expect_bits_of_the_other_order<bfloat16, 64, 16>(c, 1);
   std::swap(c.blocks, c.key_blocks);
-  expect_overlapping_heads_change_no_bit<bfloat16, 64, 16>(c, 1);
+  expect_bits_of_the_other_order<bfloat16, 64, 16>(c, 1);
 }
 
 TEST(FusedSm90, MoreThanSixteenBlocksAreMixedInTwoSteps) {

@@ -85,8 +85,11 @@ TYPED_TEST(BidirectionalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
     const auto bounds = mhla::cuda::form_bounds<TypeParam::D, TypeParam::E>(arch);
     for (const int blocks : {3, 4, 16}) {
       if (blocks > bounds.fused_blocks) continue;
-      CallShape shape{.tokens = {1, 23, 4 * blocks}, .block = {1, 24, 4}};
+      CallShape shape{.heads = 3, .tokens = {1, 23, 4 * blocks}, .block = {1, 24, 4}};
+      shape.op.overlaps_heads = blocks == 4;
       const Outcome outcome = this->run(shape, arch, Form::kFused);
+      EXPECT_EQ(outcome.plan.overlaps_heads,
+                blocks == 4 && arch == Arch::kSm90a && TypeParam::D < 128);
       EXPECT_EQ(outcome.bank_conflicts, 0u);
       this->expect_traffic(outcome);
     }

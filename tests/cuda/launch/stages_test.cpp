@@ -32,7 +32,6 @@ struct Parts {
     problem.op.key_map = mhla::cuda::FeatureMap::relu(2);
     problem.op.eps = 3;
     problem.op.scale = 4;
-    problem.op.overlaps_heads = true;
     problem.norm.eps = 5;
   }
 };
@@ -47,7 +46,6 @@ TEST(Stages, QueriesAndKeysKeepTheirBlocksAndMaps) {
   EXPECT_EQ(direct.normalization.eps, 3);
   EXPECT_EQ(direct.normalization.scale, 4);
   EXPECT_EQ(direct.mixing.stride, 9);
-  EXPECT_TRUE(direct.overlaps_heads);
   const auto summary = mhla::cuda::summary_stage(p.problem, p.arrays);
   EXPECT_EQ(summary.blocks.blocks(), 7);
   EXPECT_EQ(summary.map.eps, 2);

@@ -49,8 +49,7 @@ struct DirectProblem {
             .query_map = c.query_map,
             .key_map = c.key_map,
             .normalization = c.normalization(),
-            .mixing = mixing.array(),
-            .overlaps_heads = c.overlaps_heads};
+            .mixing = mixing.array()};
   }
 
   template <class Kernel>

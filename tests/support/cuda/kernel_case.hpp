@@ -25,7 +25,6 @@ struct Case {
   mhla::cuda::FeatureMap key_map = mhla::cuda::FeatureMap::relu();
   mhla::cuda::Denominator denominator = mhla::cuda::Denominator::kKeySum;
   bool normed = false, gated = false;  ///< of outputs, by OutputNorms
-  bool overlaps_heads = false;
   int batch = 1, heads = 1;
   int layout = 0;           ///< of the first tensor, by Layout::any; others differ
   int multiprocessors = 2;  ///< of the device, for kernels that use it

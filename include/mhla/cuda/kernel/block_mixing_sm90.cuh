@@ -47,13 +47,10 @@ class BlockMixing {
     }
   };
 
-  /// Stores rows 16 tile.. 16 tile + 15 of the summary of a block, once all warps have released the
-  /// mixture of the previous pair.
-  /// \param turn  number of earlier pairs of the thread block
+  /// Stores rows 16 tile.. 16 tile + 15 of the summary of a block.
   MHLA_DEVICE void keep(const SummaryRows<T, Config::D, Config::E>& sums, std::int32_t block,
-                        std::uint32_t tile, std::uint32_t turn) const {
+                        std::uint32_t tile) const {
     const auto b = static_cast<std::uint32_t>(block);
-    if (turn > 0 && b < rows_) ptx::mbarrier_wait(ReadBarriers::barrier(block), (turn - 1) & 1);
     sums.store(regions().region(b), key_sum(block), tile, stage_.summary_scale, lane_);
   }
 
@@ -79,6 +76,15 @@ class BlockMixing {
     ptx::bar_warp_sync();
     if (lane_ == 0) ptx::mbarrier_arrive(ReadBarriers::barrier(block));
   }
+  /// Waits until all warps have released the mixture of a block in the phase of this parity. Phases
+  /// alternate from 0 on, and the one before has ended.
+  MHLA_DEVICE void wait_until_read(std::int32_t block, std::uint32_t parity) const {
+    if (static_cast<std::uint32_t>(block) < rows_) {
+      ptx::mbarrier_wait(ReadBarriers::barrier(block), parity);
+    }
+  }
+  /// Waits until all warps have read all mixtures of a pair.
+  MHLA_DEVICE void end() const { meet(); }
 
   /// Mixtures of a block: of its summary, and of its key sum.
   MHLA_DEVICE typename Regions::Region mixture(std::int32_t block) const {

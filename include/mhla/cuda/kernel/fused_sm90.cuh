@@ -12,9 +12,7 @@
 /// thread loads boxes of up to 64 slots of a block (tile/token_boxes.cuh) into one ring. Each slot
 /// gets a panel of 64 channels, or all 72. A pair's keys and values come block after block, then
 /// its queries. The producer runs ahead as far as the ring allows. Queries arrive while summaries
-/// are mixed, and the next pair's keys while the last outputs are written. If heads overlap, the
-/// queries of a block are followed by keys and values of the next pair's block, whose summary takes
-/// the region that was read. Device memory then reads and writes all the time but for the mixing.
+/// are mixed, and the next pair's keys while the last outputs are written.
 ///
 ///     1  A team of warps computes S_b, 16 rows per warp, with A operand phi(K)^T and B operand V.
 ///        Teams alternate between blocks. The block's region of shared memory gets S_b times
@@ -72,6 +70,7 @@ struct FusedSm90Parameters {
 /// \tparam kRegions  at least the number of blocks of queries and of keys
 template <class T, int D, int E, int kRegions>
 class FusedSm90 {
+ protected:
   using Config = FusedSm90Config<D, E, kRegions>;
   static_assert(Config::kFits, "so many summaries leave no room for tokens in shared memory");
 
@@ -108,17 +107,12 @@ class FusedSm90 {
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const Ring ring = ring_of(p);
-    run_persistent<Config>(
-        [&](std::uint32_t thread) {
-          if (thread < 3) ptx::prefetch_tensormap(p.maps[thread]);
-          zero_slots(p, ring, thread);
-          Mixing::prepare_shared(thread);
-        },
-        [&] { load(p, ring); }, [&](std::uint32_t thread) { consume(p, ring, thread); }, ring,
-        typename Mixing::ReadBarriers{});
+    run_persistent<Config>([&](std::uint32_t thread) { prepare_shared(p, ring, thread); },
+                           [&] { load(p, ring); },
+                           [&](std::uint32_t thread) { consume(p, ring, thread); }, ring);
   }
 
- private:
+ protected:
   using Mixing = BlockMixing<T, Config>;
   using Box = RingBox<D>;
   static constexpr int kPanels = Box::kPanels;
@@ -132,6 +126,11 @@ class FusedSm90 {
     std::uint32_t tile;  ///< tile of 16 rows of S: the warp of the team
   };
 
+  static MHLA_DEVICE WorkTile work_tile(std::uint32_t thread) {
+    const std::uint32_t warp = thread / 32;
+    return {thread % 32, warp, warp / Config::kTeamWarps, warp % Config::kTeamWarps};
+  }
+
   static MHLA_DEVICE Ring ring_of(const Params& p) {
     const std::int32_t q_rows = p.q_boxes.rows(), k_rows = p.k_boxes.rows();
     const auto steps = static_cast<std::uint32_t>((q_rows > k_rows ? q_rows : k_rows) + 15) / 16;
@@ -140,6 +139,13 @@ class FusedSm90 {
     const std::uint32_t count = Config::kRingBytes / slot_bytes;
     return {begin, slot_bytes, begin + Config::kBarriers,
             count < Config::kMostSlots ? count : Config::kMostSlots};
+  }
+
+  /// Runs before the first barrier.
+  static MHLA_DEVICE void prepare_shared(const Params& p, const Ring& ring, std::uint32_t thread) {
+    if (thread < 3) ptx::prefetch_tensormap(p.maps[thread]);
+    zero_slots(p, ring, thread);
+    Mixing::prepare_shared(thread);
   }
 
   /// Zeroes bytes begin.. end - 1 after a shared address.
@@ -161,126 +167,92 @@ class FusedSm90 {
     ptx::fence_proxy_async();  // the larger boxes overwrite them
   }
 
-  /// A pair of a thread block, and the number of pairs before it.
-  struct Turn {
-    BatchHead pair;
-    std::uint32_t count;
-  };
-
-  /// Calls, for the pairs of a thread block, sum(turn, block) for blocks of keys, mix(turn), and
-  /// read(turn, block) for blocks of queries. If heads overlap, sum of the next pair follows read
-  /// of the same block, otherwise all of them.
-  template <class Sum, class Mix, class Read>
-  static MHLA_DEVICE void for_turns(const Params& p, const Sum& sum, const Mix& mix,
-                                    const Read& read) {
-    const std::int32_t keys = p.stage.key_blocks.blocks(), queries = p.stage.query_blocks.blocks();
-    const std::int32_t blocks = keys > queries ? keys : queries;
-    const auto step = static_cast<std::int32_t>(ptx::nctaid_x());
-    const int last_pass = p.stage.overlaps_heads ? 0 : 1;
-    Turn turn{}, next{};
-    MHLA_CUDA_LOOP
-    for (auto i = static_cast<std::int32_t>(ptx::ctaid_x()); i - step < p.pairs; i += step) {
-      const bool reads = i >= step, sums = i < p.pairs;
-      if (sums) next.pair = batch_head(i, p.stage.heads);
-      if (reads) mix(turn);
-      MHLA_CUDA_LOOP
-      for (int pass = 0; pass <= last_pass; ++pass) {
-        MHLA_CUDA_LOOP
-        for (std::int32_t block = 0; block < blocks; ++block) {
-          if (reads && pass == 0 && block < queries) read(turn, block);
-          if (sums && pass == last_pass && block < keys) sum(next, block);
-        }
-      }
-      turn = next;
-      ++next.count;
-    }
-  }
-
   static MHLA_DEVICE void load(const Params& p, const Ring& ring) {
     RingCursor at;
-    const auto load_box = [&](const TensorMap& map, const TokenBoxes& boxes, BatchHead pair,
-                              BlockOrigin origin, std::int32_t box) {
-      MHLA_CUDA_UNROLL
-      for (int panel = 0; panel < kPanels; ++panel) {
-        ring.producer_acquire(at, static_cast<std::uint32_t>(boxes.rows()) * Box::kRowBytes);
-        ptx::cp_async_bulk_tensor(ring.slot(at), map,
-                                  boxes.origin(origin, pair, box, kPanelColumns * panel),
-                                  ring.full(at));
-        at = at.after(1, ring.count);
-      }
-    };
-    for_turns(
-        p,
-        [&](const Turn& turn, std::int32_t block) {
-          const BlockOrigin origin = p.stage.key_blocks.origin(block);
-          MHLA_CUDA_LOOP
-          for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
-            load_box(p.maps[1], p.k_boxes, turn.pair, origin, box);
-            load_box(p.maps[2], p.v_boxes, turn.pair, origin, box);
-          }
-        },
-        [](const Turn&) {},
-        [&](const Turn& turn, std::int32_t block) {
-          const BlockOrigin origin = p.stage.query_blocks.origin(block);
-          MHLA_CUDA_LOOP
-          for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
-            load_box(p.maps[0], p.q_boxes, turn.pair, origin, box);
-          }
-        });
+    const TokenBlocks &keys = p.stage.key_blocks, &queries = p.stage.query_blocks;
+    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
+      for_boxes(keys, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
+        const BlockOrigin origin = keys.origin(block);
+        load_box(p.maps[1], ring, p.k_boxes, pair, origin, box, at);
+        load_box(p.maps[2], ring, p.v_boxes, pair, origin, box, at);
+      });
+      for_boxes(queries, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
+        load_box(p.maps[0], ring, p.q_boxes, pair, queries.origin(block), box, at);
+      });
+    });
+  }
+  static MHLA_DEVICE void load_box(const TensorMap& map, const Ring& ring, const TokenBoxes& boxes,
+                                   BatchHead pair, BlockOrigin origin, std::int32_t box,
+                                   RingCursor& at) {
+    MHLA_CUDA_UNROLL
+    for (int panel = 0; panel < kPanels; ++panel) {
+      ring.producer_acquire(at, static_cast<std::uint32_t>(boxes.rows()) * Box::kRowBytes);
+      ptx::cp_async_bulk_tensor(ring.slot(at), map,
+                                boxes.origin(origin, pair, box, kPanelColumns * panel),
+                                ring.full(at));
+      at = at.after(1, ring.count);
+    }
   }
 
   static MHLA_DEVICE void consume(const Params& p, const Ring& ring, std::uint32_t thread) {
     const std::uint32_t warp = thread / 32;
     const WorkTile work{thread % 32, warp, warp / Config::kTeamWarps, warp % Config::kTeamWarps};
+    const TokenBlocks& blocks = p.stage.query_blocks;
     const Mixing mixing(p.stage, thread);
     RingCursor at;
     auto tile = static_cast<std::int32_t>(warp);  // the warp's next 16 queries of a box
-    for_turns(
-        p,
-        [&](const Turn& turn, std::int32_t block) {
-          const bool of_team = static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
-          const SummaryRows<T, D, E> sums = sum_block(p, ring, work, block, of_team, at);
-          if (of_team) mixing.keep(sums, block, work.tile, turn.count);
-        },
-        [&](const Turn& turn) { mixing.mix(turn.pair); },
-        [&](const Turn& turn, std::int32_t block) {
-          MHLA_CUDA_LOOP
-          for (std::int32_t box = 0; box < p.q_boxes.count(); ++box) {
-            read_box(p, ring, work, mixing, {turn.pair, block, box}, at, tile);
-          }
-          mixing.release(block);
-        });
+    for_pairs(p.pairs, p.stage.heads, [&](BatchHead pair) {
+      summarize(p, ring, work, mixing, at);
+      mixing.mix(pair);
+      for_boxes(blocks, p.q_boxes, [&](std::int32_t block, std::int32_t box) {
+        read_box(p, ring, work, mixing, Queries{[pair] { return pair; }, block, box}, at, tile);
+      });
+      mixing.end();
+    });
   }
 
-  /// Returns the team's rows of the summary of a block.
-  static MHLA_DEVICE SummaryRows<T, D, E> sum_block(const Params& p, const Ring& ring,
-                                                    const WorkTile& work, std::int32_t block,
-                                                    bool of_team, RingCursor& at) {
+  static MHLA_DEVICE void summarize(const Params& p, const Ring& ring, const WorkTile& work,
+                                    const Mixing& mixing, RingCursor& at) {
+    SummaryRows<T, D, E> sums{};
+    for_boxes(p.stage.key_blocks, p.k_boxes, [&](std::int32_t block, std::int32_t box) {
+      const bool of_team = is_of_team(work, block);
+      sum_box(p, ring, work, block, box, of_team, at, sums);
+      if (of_team && box + 1 == p.k_boxes.count()) {
+        mixing.keep(sums, block, work.tile);
+        sums = {};
+      }
+    });
+  }
+  /// Adds a box of keys and values to the rows of its block's team.
+  static MHLA_DEVICE void sum_box(const Params& p, const Ring& ring, const WorkTile& work,
+                                  std::int32_t block, std::int32_t box, bool of_team,
+                                  RingCursor& at, SummaryRows<T, D, E>& sums) {
     const TokenBlocks& blocks = p.stage.key_blocks;
     const std::int32_t rows = p.k_boxes.rows();
-    SummaryRows<T, D, E> sums{};
-    MHLA_CUDA_LOOP
-    for (std::int32_t box = 0; box < p.k_boxes.count(); ++box) {
-      ring.consumer_wait<2 * kPanels>(at);
-      if (of_team) {
-        sums.add_box(ring, at, work.tile, {blocks, blocks.origin(block), box * rows, rows},
-                     p.stage.key_map, work.lane);
-      }
-      ring.consumer_release<2 * kPanels>(at, work.lane);
-      at = at.after(2 * kPanels, ring.count);
+    ring.consumer_wait<2 * kPanels>(at);
+    if (of_team) {
+      sums.add_box(ring, at, work.tile, {blocks, blocks.origin(block), box * rows, rows},
+                   p.stage.key_map, work.lane);
     }
-    return sums;
+    ring.consumer_release<2 * kPanels>(at, work.lane);
+    at = at.after(2 * kPanels, ring.count);
+  }
+  static MHLA_DEVICE bool is_of_team(const WorkTile& work, std::int32_t block) {
+    return static_cast<std::uint32_t>(block) % Config::kTeams == work.team;
   }
 
+  /// \tparam Pair  function that returns the batch item and head
+  template <class Pair>
   struct Queries {
-    BatchHead pair;
+    Pair pair;
     std::int32_t block;
     std::int32_t box;
   };
 
+  template <class Pair>
   static MHLA_DEVICE void read_box(const Params& p, const Ring& ring, const WorkTile& work,
-                                   const Mixing& mixing, const Queries& queries, RingCursor& at,
-                                   std::int32_t& tile) {
+                                   const Mixing& mixing, const Queries<Pair>& queries,
+                                   RingCursor& at, std::int32_t& tile) {
     const std::int32_t rows = p.q_boxes.rows(), tiles = (rows + 15) / 16;
     ring.consumer_wait<kPanels>(at);
     MHLA_CUDA_LOOP
@@ -302,8 +274,9 @@ class FusedSm90 {
   }
 
   /// Computes the outputs of the first 16 rows of a box.
+  template <class Pair>
   static MHLA_DEVICE void read_rows(const Params& p, const Box& rows, const WorkTile& work,
-                                    const Mixing& mixing, const Queries& queries,
+                                    const Mixing& mixing, const Queries<Pair>& queries,
                                     const BoxTokens& tokens) {
     const DirectParameters& stage = p.stage;
     Fragment<D> q = load_rows(rows, 0, work.lane);
@@ -322,7 +295,7 @@ class FusedSm90 {
     const WarpTokens warp_tokens{tokens(static_cast<std::int32_t>(work.lane % 16))};
     ptx::bar_warp_sync();  // all threads have read the queries, which outputs replace
     write_sums<T>(sums, factors, SharedTile<16, kPanelColumns>{rows.panels[0]},
-                  stage.o.head(queries.pair), stage.o.token_stride, warp_tokens, work.lane);
+                  stage.o.head(queries.pair()), stage.o.token_stride, warp_tokens, work.lane);
   }
 };
 

@@ -285,9 +285,8 @@ struct DirectParameters {
   FeatureMap key_map;
   Normalization normalization;
   MixingArray mixing;
-  float summary_scale = 1;      ///< of S in shared memory
-  std::int32_t matrices = 1;    ///< number of matrices: 1, heads or pairs
-  bool overlaps_heads = false;  ///< fused_sm90.cuh sums the next pair while it reads out one
+  float summary_scale = 1;    ///< of S in shared memory
+  std::int32_t matrices = 1;  ///< number of matrices: 1, heads or pairs
 };
 
 }  // namespace mhla::cuda

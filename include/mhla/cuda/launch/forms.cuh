@@ -28,6 +28,7 @@
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
 #include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90.cuh"
+#include "mhla/cuda/kernel/fused_overlapping_sm90.cuh"
 #include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/intra_weights.cuh"
@@ -235,6 +236,13 @@ void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pai
   constexpr std::int32_t kMost80 = form_bounds<D, E>(Arch::kSm80).fused_blocks;
   if constexpr (Widths<D, E>::kTensorCopies && kMost90 > 0) {
     if (plan.fused == Arch::kSm90a) {
+      if constexpr (D < 128) {
+        if (plan.overlaps_heads) {
+          run_copying<FusedOverlappingSm90<T, D, E, kMost90>>(stage, pairs, device, stream,
+                                                              Start::kInOrder);
+          return;
+        }
+      }
       run_copying<FusedSm90<T, D, E, kMost90>>(stage, pairs, device, stream, Start::kInOrder);
       return;
     }

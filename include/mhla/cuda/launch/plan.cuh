@@ -66,6 +66,8 @@ struct Plan {
   Arch fused;
   Arch summary;
   Arch read_out;
+  /// True if the fused kernel of sm_90a sums the next head while it reads out one.
+  bool overlaps_heads = false;
   /// A kernel that does not fit into the device's shared memory, so that calls are refused. Devices
   /// with kLeastShared bytes have kernels that fit.
   KernelNeed missing{};
@@ -243,6 +245,8 @@ constexpr Plan planned(const Problem& problem, const Device& device, Form form, 
             .fused = fused,
             .summary = device.kernels(),
             .read_out = device.kernels()};
+  plan.overlaps_heads = problem.op.overlaps_heads && form == Form::kFused && !problem.causal &&
+                        fused == Arch::kSm90a && D < 128;
   if (form == Form::kQuadratic) plan.quadratic = quadratic_kernel<D, E>(problem, device);
   if (form == Form::kThreeStage) {
     plan.workspace_bytes = workspace_parts<D, E>(problem, scratch_of<D, E>(problem, device)).bytes;

@@ -27,7 +27,8 @@ struct Operator {
   /// Terms R of decaying mixing matrices, m_ib = sum_r a_r lambda_r^(i-b) for b <= i, which are
   /// arrays [2, R] of a and lambda. 0 means matrices of coefficients.
   std::int32_t decay_terms = 0;
-  /// The fused form on sm_90a sums the next head while it reads out one. Outputs have the same bits.
+  /// The bidirectional fused form on sm_90a sums the next head while it reads out one, for D < 128.
+  /// Outputs have the same bits.
   bool overlaps_heads = false;
 
   bool operator==(const Operator&) const = default;

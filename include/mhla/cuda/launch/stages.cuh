@@ -32,8 +32,7 @@ constexpr DirectParameters direct_stage(const Problem& problem, MixingArray mixi
           .normalization = problem.normalization(),
           .mixing = mixing,
           .summary_scale = summary_scale(problem.key_blocks.slots()),
-          .matrices = problem.matrices(),
-          .overlaps_heads = problem.op.overlaps_heads};
+          .matrices = problem.matrices()};
 }
 
 constexpr SummaryParameters summary_stage(const Problem& problem, const WorkspaceArrays& arrays) {

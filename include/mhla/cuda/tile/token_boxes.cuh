@@ -92,6 +92,16 @@ class TokenBoxes {
   std::int32_t batch_items_ = 0;  // last coordinate's step per batch item
 };
 
+/// Calls visit(block, box) for the boxes of all blocks.
+template <class Visit>
+MHLA_DEVICE void for_boxes(const TokenBlocks& blocks, const TokenBoxes& boxes, const Visit& visit) {
+  MHLA_CUDA_LOOP
+  for (std::int32_t block = 0; block < blocks.blocks(); ++block) {
+    MHLA_CUDA_LOOP
+    for (std::int32_t box = 0; box < boxes.count(); ++box) visit(block, box);
+  }
+}
+
 // -------------------------------------------------------------------------------------------------
 
 namespace detail {
