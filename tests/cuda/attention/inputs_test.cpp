@@ -185,6 +185,25 @@ TEST(CudaInputs, WorkspacesThatAreTooSmallOrMisalignedAreRefused) {
   EXPECT_NO_THROW(begin(16, 0));
 }
 
+TEST(CudaInputs, AStreamHasTheBlocksOfItsMatrixOrNoEnd) {
+  mhla::cuda::Operator op;
+  const auto blocks = [&op](Index rows, Index length) {
+    return mhla::cuda::detail::stream_blocks("cuda::f", rows, length, op);
+  };
+  EXPECT_EQ(blocks(10, 16), mhla::cuda::contiguous(160, 16));
+  EXPECT_EQ(message_of<mhla::option_error>([&] { blocks(1 << 16, 1 << 15); }),
+            "mhla::cuda::f: mixing and block_length are for 65536 blocks of 32768 tokens, expected "
+            "at least 1 and fewer than 2^31 tokens in all");
+  EXPECT_THROW(blocks(0, 16), mhla::option_error);
+  op.decay_terms = 3;
+  EXPECT_EQ(blocks(2, 16).tokens(), 0x7FFFFFF0);
+  EXPECT_EQ(blocks(2, 429496729).blocks(), 5);
+  EXPECT_THROW(blocks(2, 0), mhla::option_error);
+  EXPECT_EQ(
+      message_of<mhla::option_error>([&] { blocks(2, 429496730); }),
+      "mhla::cuda::f: block_length is 429496730, expected 1 to 429496729 with decaying terms");
+}
+
 TEST(CudaInputs, APrefillFitsItsStream) {
   const Arguments a;
   const auto prefill = [&a](Index capacity, Index heads, Index seen = 0) {

@@ -205,9 +205,11 @@ std::string decaying(Column column) {
     calls.op.decay_terms = terms, calls.causal = causal;
     return calls.takes(column);
   };
-  std::string text = taken(2, false) ? "all forms" : taken(2, true) ? "causal forms" : "no";
-  if (taken(32, true) && !taken(33, true)) text += ", up to 32 terms";
-  return text;
+  if (!taken(2, true)) return "no";
+  std::vector<std::string> texts;
+  if (column != kStreams) texts.push_back(taken(2, false) ? "all forms" : "causal forms");
+  if (taken(32, true) && !taken(33, true)) texts.push_back("up to 32 terms");
+  return join(texts);
 }
 
 /// The rows of the table that the library answers.

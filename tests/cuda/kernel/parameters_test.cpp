@@ -86,8 +86,8 @@ using Layout = StreamingStateLayout;
 
 /// The parts in order, with the bytes that the header's table gives each of them.
 void expect_parts(std::int64_t pairs, std::int64_t blocks, std::int64_t length, int d, int e,
-                  Precision precision) {
-  const Layout layout = streaming_state_layout(pairs, blocks, length, d, e, precision);
+                  Precision precision, std::int64_t terms = 0) {
+  const Layout layout = streaming_state_layout(pairs, blocks, length, d, e, precision, terms);
   const std::int64_t slices = e == 72 ? 1 : e / 64;
   const std::int64_t low = precision == Precision::kPair ? 1 : 0;
   const std::int64_t matrix = 2 * d * e;
@@ -101,12 +101,15 @@ void expect_parts(std::int64_t pairs, std::int64_t blocks, std::int64_t length, 
                                  layout.summary_key_sum,
                                  layout.keys,
                                  layout.values,
+                                 layout.terms,
+                                 layout.term_key_sums,
                                  layout.bytes};
   const std::int64_t bytes[] = {
-      pairs * slices * 8,     2 * pairs * matrix,      2 * pairs * matrix * low,
-      2 * pairs * d * 4,      pairs * blocks * matrix, pairs * blocks * matrix * low,
-      pairs * blocks * d * 4, pairs * length * d * 2,  pairs * length * e * 2};
-  for (int i = 0; i < 9; ++i) {
+      pairs * slices * 8,        2 * pairs * matrix,      2 * pairs * matrix * low,
+      2 * pairs * d * 4,         pairs * blocks * matrix, pairs * blocks * matrix * low,
+      pairs * blocks * d * 4,    pairs * length * d * 2,  pairs * length * e * 2,
+      pairs * terms * d * e * 4, pairs * terms * d * 4};
+  for (int i = 0; i < 11; ++i) {
     EXPECT_EQ(begins[i] % 256, 0) << i;
     EXPECT_EQ(begins[i + 1], (begins[i] + bytes[i] + 255) / 256 * 256) << i;
   }
@@ -118,12 +121,29 @@ TEST(StreamingState, PartsFollowEachOther) {
     expect_parts(3, 7, 49, 72, 72, precision);
     expect_parts(64, 32, 64, 128, 256, precision);
     expect_parts(4096, 1000, 256, 128, 128, precision);  // more than 2^32 bytes
+    expect_parts(4096, 2, 256, 128, 128, precision, 32);
+    expect_parts(3, 2, 49, 72, 72, precision, 1);
+  }
+}
+
+// Positions of equal parity, at or behind the third block, count alike.
+TEST(StreamingState, CountersOfStreamsWithoutAnEndStayBelowFourBlocks) {
+  for (const int slots : {1, 4, 7}) {
+    int counter = 0;
+    for (int t = 0; t < 40 * slots; ++t) {
+      ASSERT_EQ(endless_counter(t, slots), counter);
+      ASSERT_EQ(counter % slots, t % slots);
+      ASSERT_EQ(counter / slots % 2, t / slots % 2);
+      ASSERT_EQ(counter < slots, t < slots);
+      ASSERT_LT(counter, 4 * slots);
+      counter = endless_counter(counter + 1, slots);
+    }
   }
 }
 
 TEST(StreamingState, PointersAreWhereThePartsBegin) {
-  alignas(256) static unsigned char memory[1 << 17];
-  const Layout layout = streaming_state_layout(1, 2, 4, 64, 64, Precision::kPair);
+  alignas(256) static unsigned char memory[1 << 18];
+  const Layout layout = streaming_state_layout(1, 2, 4, 64, 64, Precision::kPair, 2);
   ASSERT_LE(layout.bytes, std::int64_t{sizeof memory});
   const StreamingState state = layout.at(memory);
   const auto offset = [&](const void* part) {
@@ -138,6 +158,8 @@ TEST(StreamingState, PointersAreWhereThePartsBegin) {
   EXPECT_EQ(offset(state.summaries.key_sum), layout.summary_key_sum);
   EXPECT_EQ(offset(state.keys), layout.keys);
   EXPECT_EQ(offset(state.values), layout.values);
+  EXPECT_EQ(offset(state.terms), layout.terms);
+  EXPECT_EQ(offset(state.term_key_sums), layout.term_key_sums);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "mhla/cuda/kernel/earlier_blocks.cuh"
 #include "mhla/cuda/kernel/streaming_slice.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
 #include "support/cuda/output_bound.hpp"

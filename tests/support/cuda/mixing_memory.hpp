@@ -1,8 +1,10 @@
 #pragma once
 
 /// \file
-/// A mixing matrix in device memory, or one per head, with gaps between rows; NaN until filled.
+/// A mixing matrix or decaying terms in device memory, or those of each head, with gaps between
+/// rows; NaN until filled.
 
+#include <cmath>
 #include <cstdint>
 
 #include "emulator/device.hpp"
@@ -28,6 +30,27 @@ class MixingMemory {
         at(row, b) = static_cast<float>(random.uniform(both_signs ? -1 : 0, 1));
       }
     }
+  }
+
+  /// Draws decaying terms [2, R]: weights of both signs, or none below 0, and decays. The first two
+  /// decays are those of causal linear attention and of no earlier block.
+  void fill_terms(Random& random, bool both_signs) {
+    for (int row = 0; row < matrices_ * rows_; ++row) {
+      for (int r = 0; r < columns_; ++r) {
+        at(row, r) = static_cast<float>(row % 2 == 0 ? random.uniform(both_signs ? -1 : 0.1, 1)
+                                        : r < 2      ? 1 - r
+                                                     : random.uniform(0.2, 1));
+      }
+    }
+  }
+  /// m_ib of decaying terms for i - b = distance, or the sum of the terms' magnitudes.
+  double decay(int distance, int head, bool magnitude) const {
+    double sum = 0;
+    for (int r = 0; r < columns_; ++r) {
+      const double weight = value(0, r, head);
+      sum += (magnitude ? std::abs(weight) : weight) * std::pow(value(1, r, head), distance);
+    }
+    return sum;
   }
 
   float& at(int i, int b) { return numbers_[i * stride_ + b]; }

@@ -31,6 +31,7 @@ mhla::cuda::Problem problem_of(Streams<T, D, E, P, Map>& x, int first, int begin
   const mhla::cuda::Normalization n = x.c.normalization();
   mhla::cuda::Operator op{x.c.map, x.c.map, n.denominator, n.eps, n.scale, P};
   if (x.c.per_head) op.matrices = mhla::cuda::Matrices::kPerHead;
+  op.decay_terms = x.c.terms;
   return {.q = from(x.q.input()),
           .k = from(x.k.input()),
           .v = from(x.v.input()),
@@ -72,8 +73,9 @@ struct Prefilled : Streams<T, D, E, P, Map> {
   int prefill(int begin, int end) {
     const mhla::cuda::Problem problem = problem_of(*this, first, begin, end);
     const mhla::cuda::Device target{arch, 2};
+    const int seen = this->c.terms > 0 ? mhla::cuda::endless_counter(begin, this->c.length) : begin;
     const mhla::cuda::Plan plan =
-        mhla::cuda::prefill_plan<D, E>(problem, begin, this->c.length, target);
+        mhla::cuda::prefill_plan<D, E>(problem, seen, this->c.length, target);
     const int causal =
         std::min((begin + this->c.length - 1) / this->c.length * this->c.length, end);
     EXPECT_EQ(plan.workspace_bytes > 0, causal < end || this->kOwnMap);
@@ -87,7 +89,7 @@ struct Prefilled : Streams<T, D, E, P, Map> {
     tokens.o = problem.o;
     tokens.first = first;
     const EmulatedStream stream(this->device);
-    mhla::cuda::run_prefill<T, D, E>(plan, problem, tokens, begin, workspace.data(), target, stream,
+    mhla::cuda::run_prefill<T, D, E>(plan, problem, tokens, seen, workspace.data(), target, stream,
                                      maps_of(*this));
     // Threads copy pieces of the same tokens' keys and values, which conflict if rows of values are
     // longer and not panels.

@@ -14,7 +14,9 @@
 ///            + e |m_ii| sum_j (phi(q)+ . phi(k_j)+) |v_j|
 ///     dZ   = e phi(q)+ . (sum_b |m| z_b+ + |m_ii| sum_j phi(k_j)+)
 ///
-/// output_bound.hpp derives the errors of outputs from these.
+/// With decaying terms |m| is sum_r |a_r| lambda_r^(i-b). A summary then passes at most two float
+/// operations per block, and n has those of the terms, too. output_bound.hpp derives the errors of
+/// outputs from these.
 
 #include <cmath>
 #include <cstddef>
@@ -43,6 +45,7 @@ struct StreamCase {
   unsigned seed = 1;
   float eps = 2;
   bool per_head = false;  ///< each head has a mixing matrix
+  int terms = 0;          ///< R of decaying terms, for streams that may have more than M blocks
 
   Normalization normalization() const { return {denominator, 0.75f, eps}; }
 };
@@ -54,6 +57,7 @@ struct Streams {
   static constexpr bool kOwnMap = !std::is_same_v<Map, FeatureMap>;
   using Step = std::conditional_t<kOwnMap, MappedStepParameters<Map, Map>, StreamingStepParameters>;
   using Kernel = StreamingStepSm80<T, D, E, P, Step>;
+  using EndlessKernel = StreamingStepSm80<T, D, E, P, Step, true>;
   StreamCase c;
   Tensor<T> q, k, v, o;  ///< [B, N, H, D]; a step reads one token
   MixingMemory mixing;
@@ -69,14 +73,19 @@ struct Streams {
         k(tensor(D, (c.layout + 1) % 3)),
         v(tensor(E, c.layout)),
         o(tensor(E, (c.layout + 2) % 3)),
-        mixing(c.blocks, c.blocks, c.per_head ? c.heads : 1),
-        layout(streaming_state_layout(c.batch * c.heads, c.blocks, c.length, D, E, P)),
+        mixing(c.terms > 0 ? 2 : c.blocks, c.terms > 0 ? c.terms : c.blocks,
+               c.per_head ? c.heads : 1),
+        layout(streaming_state_layout(c.batch * c.heads, kept(), c.length, D, E, P, c.terms)),
         state(layout.bytes),
         sequence_of(2),
         device(schedule) {
     Random random(c.seed);
     for (Tensor<T>* x : {&q, &k, &v}) x->fill([&] { return random.normal(); });
-    mixing.fill(random, c.denominator == Denominator::kNone, true);
+    if (c.terms > 0) {
+      mixing.fill_terms(random, c.denominator == Denominator::kNone);
+    } else {
+      mixing.fill(random, c.denominator == Denominator::kNone, true);
+    }
     std::memset(state.data(), 0, static_cast<std::size_t>(layout.position_bytes));
     using emulator::Access;
     device.track("q", q.raw(), q.bytes(), Access::kRead);
@@ -90,11 +99,23 @@ struct Streams {
     track("mixtures", layout.mixture_high, pairs * 2 * D * E * 2);
     track("mixtures low", layout.mixture_low, pairs * 2 * D * E * 2 * low_bytes);
     track("mixed key sums", layout.mixture_key_sum, pairs * 2 * D * 4);
-    track("summaries", layout.summary_high, pairs * c.blocks * D * E * 2);
-    track("summaries low", layout.summary_low, pairs * c.blocks * D * E * 2 * low_bytes);
-    track("key sums", layout.summary_key_sum, pairs * c.blocks * D * 4);
+    track("summaries", layout.summary_high, pairs * kept() * D * E * 2);
+    track("summaries low", layout.summary_low, pairs * kept() * D * E * 2 * low_bytes);
+    track("key sums", layout.summary_key_sum, pairs * kept() * D * 4);
     track("keys", layout.keys, pairs * c.length * D * 2);
     track("values", layout.values, pairs * c.length * E * 2);
+    track("terms", layout.terms, pairs * c.terms * D * E * 4);
+    track("term key sums", layout.term_key_sums, pairs * c.terms * D * 4);
+  }
+
+  /// Blocks whose summaries a state has.
+  std::int64_t kept() const { return c.terms > 0 ? 2 : c.blocks; }
+  /// m_ib of a head, and its bound as a sum of magnitudes.
+  double coefficient(int i, int b, int head) const {
+    return c.terms > 0 ? mixing.decay(i - b, head, false) : mixing.value(i, b, head);
+  }
+  double magnitude(int i, int b, int head) const {
+    return c.terms > 0 ? mixing.decay(i - b, head, true) : std::abs(mixing.value(i, b, head));
   }
 
   Tensor<T> tensor(int width, int kind) const {
@@ -156,7 +177,7 @@ struct Streams {
             items(k.input()),
             items(v.input()),
             items(o.output()),
-            {1, 1, c.blocks * c.length, 1, 1, c.length},
+            {1, 1, (c.terms > 0 ? 1 << 20 : c.blocks) * c.length, 1, 1, c.length},
             c.heads,
             c.map,
             c.map,
@@ -164,7 +185,9 @@ struct Streams {
             mixing.array(),
             layout.at(state.data()),
             c.batch,
-            nullptr};
+            nullptr,
+            0,
+            c.terms};
   }
 
   template <class Items>
@@ -178,7 +201,9 @@ struct Streams {
         return token;
       }
     }();
-    report = device.template launch<Kernel>(Kernel::grid(p, batch * c.heads), p);
+    const unsigned grid = Kernel::grid(p, batch * c.heads);
+    report = c.terms > 0 ? device.template launch<EndlessKernel>(grid, p)
+                         : device.template launch<Kernel>(grid, p);
   }
 };
 
@@ -190,8 +215,8 @@ void compare(Comparison& comparison, const Streams<T, D, E, P, Map>& x, int batc
              int roundings = 2) {
   const double u = kRoundoff<T>, eta = std::ldexp(1.0, Format<T>::kLowest);
   const double u_s = P == Precision::kPair ? u * u : u;
-  const double chain =
-      (1 + 0x1p-20) * (1 + 0x1p-20) * (1 + gamma(2.0 * x.c.length + 2 * D + 2 * x.c.blocks + 60));
+  const double chain = (1 + 0x1p-20) * (1 + 0x1p-20) *
+                       (1 + gamma(2.0 * x.c.length + 2 * D + 2 * x.c.blocks + 2 * x.c.terms + 60));
   const double e = std::pow(1 + u, roundings) * chain - 1, e_s = (1 + e) * std::pow(1 + u_s, 3) - 1;
   constexpr std::size_t kD = D, kE = E;
   using Vector = std::vector<double>;
@@ -209,8 +234,8 @@ void compare(Comparison& comparison, const Streams<T, D, E, P, Map>& x, int batc
         for (std::size_t n = 0; n < to.size(); ++n) {
           to[n] = 2 * start;  // S~ is rounded twice
           for (int b = 0; b < i; ++b) {
-            const double m = x.mixing.value(i, b, head), size = plus ? std::abs(m) : m;
-            to[n] += size * (factor * from[static_cast<std::size_t>(b)][n] + start);
+            const double m = plus ? x.magnitude(i, b, head) : x.coefficient(i, b, head);
+            to[n] += m * (factor * from[static_cast<std::size_t>(b)][n] + start);
           }
         }
       };
@@ -219,7 +244,7 @@ void compare(Comparison& comparison, const Streams<T, D, E, P, Map>& x, int batc
       mix(mixed_z, z, 0, false, 1);
       mix(off_z, z_plus, 0, true, e);
     }
-    const double m = x.mixing.value(i, i, head);
+    const double m = x.coefficient(i, i, head), size = x.magnitude(i, i, head);
     const auto block = static_cast<std::size_t>(i);
     Vector n(kE), dn(kE);
     double den = 0, dz = 0;
@@ -231,13 +256,13 @@ void compare(Comparison& comparison, const Streams<T, D, E, P, Map>& x, int batc
       z[block][d] += key;
       z_plus[block][d] += std::abs(key) + eta;
       den += query * (mixed_z[d] + m * z[block][d]);
-      dz += plus * (off_z[d] + e * std::abs(m) * z_plus[block][d]);
+      dz += plus * (off_z[d] + e * size * z_plus[block][d]);
       for (std::size_t c = 0; c < kE; ++c) {
         const double value = x.v.value(batch, t, head, static_cast<int>(c));
         s[block][d * kE + c] += key * value;
         s_plus[block][d * kE + c] += (std::abs(key) + eta) * std::abs(value);
         n[c] += query * (mixed[d * kE + c] + m * s[block][d * kE + c]);
-        dn[c] += plus * (off[d * kE + c] + e * std::abs(m) * s_plus[block][d * kE + c]);
+        dn[c] += plus * (off[d * kE + c] + e * size * s_plus[block][d * kE + c]);
       }
     }
     for (std::size_t c = 0; c < kE; ++c) {

@@ -9,6 +9,9 @@
 /// about the same time. The last token of a block makes the block's summary.
 /// kernel/streaming_state.cuh has the state's layout and size. Positions are counted on the device,
 /// so that a captured step can be replayed. kernel/widths.cuh lists the pairs (D, E).
+///
+/// With op.decay_terms a stream has no end: its state has one sum per term in place of the
+/// summaries of all blocks.
 
 #include <cuda_runtime.h>
 
@@ -36,16 +39,19 @@ class Streaming {
  public:
   /// \param sequences     B, the capacity of a state
   /// \param block_length  W
-  /// \param mixing        [M, M] on the device, dense rows; with Matrices::kPerHead one per head.
-  ///                      The caller keeps it alive and unchanged.
+  /// \param mixing        [M, M] on the device, dense rows, or decaying terms [2, R]; with
+  ///                      Matrices::kPerHead one per head. The caller keeps it alive and unchanged.
   /// \throws shape_error, option_error for sizes out of range, kCrossQuery and kPerItemAndHead.
   Streaming(Index sequences, Index heads, Index block_length,
             const MixingMatrices<const float>& mixing, const O& op);
 
   /// Bytes of device memory of a state, for all sequences.
   std::size_t state_bytes() const { return static_cast<std::size_t>(layout_.bytes); }
-  /// Tokens per stream: M * W. Further outputs are NaN, and the state does not change.
-  Index capacity() const { return blocks_.tokens(); }
+  /// Tokens per stream: M * W. Further outputs are NaN, and the state does not change. With
+  /// decaying terms as many as an Index counts.
+  Index capacity() const {
+    return decays() ? std::numeric_limits<Index>::max() : Index{blocks_.tokens()};
+  }
 
   /// Resets all sequences of a state.
   /// \param state  at least state_bytes(), aligned to 256 bytes
@@ -69,7 +75,8 @@ class Streaming {
   /// summaries. The function allocates nothing and does not wait, and the stream may be captured.
   /// \param seen       tokens that each of the sequences has seen, not read from the device; 0
   ///                   resets the sequences
-  /// \param in         [n, N, H, D] and [n, N, H, E], 1 <= N <= capacity() - seen.
+  /// \param in         [n, N, H, D] and [n, N, H, E], 1 <= N <= capacity() - seen. With decaying
+  ///                   terms N is at most 2^31 - 5 W.
   /// \param out        [n, N, H, E].
   /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
   /// \param device     `current_device()`.
@@ -97,10 +104,18 @@ class Streaming {
  private:
   static constexpr const char* kName = "cuda::Streaming";
 
+  bool decays() const { return options_of(op_).decay_terms > 0; }
+  /// Tokens seen as kernels count them.
+  Index counted(Index seen) const {
+    return decays() ? endless_counter<Index>(seen, blocks_.slots()) : seen;
+  }
+  Problem prefill_problem(Index seen, const Inputs<T>& in, TensorView<T> out) const {
+    return detail::prefill_problem<D, E>(kName, in, blocks_, counted(seen), heads_, op_, out);
+  }
   unsigned char* memory(Workspace state) const;
   void clear(Index first, Index count, Workspace state, cudaStream_t stream) const;
   Plan planned_prefill(const Problem& problem, Index seen, const Device& device) const {
-    const auto before = static_cast<std::int32_t>(seen);
+    const auto before = static_cast<std::int32_t>(counted(seen));
     return detail::fitting(
         kName, cuda::prefill_plan<D, E>(problem, before, blocks_.slots(), device), device);
   }
@@ -129,27 +144,23 @@ Streaming<D, E, T, O>::Streaming(Index sequences, Index heads, Index block_lengt
   const Operator& options = options_of(op);
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
   const Index pairs = checked_product(kName, "sequences and heads", {sequences, heads});
-  checked_product(kName, "state", {pairs, mixing.rows + 2, D * E * 4});
+  detail::expect_stream_operator(kName, options);
+  const Index terms = options.decay_terms;
+  const Index kept = terms > 0 ? 2 : mixing.rows;  // blocks whose summaries are kept
+  checked_product(kName, "state", {pairs, kept + 2 + terms, D * E * 4});
   checked_product(kName, "state", {pairs, block_length, (D + E) * 2});
   constexpr Index kMostPairs = kLimit / StreamingSlice<D, E>::kSlices;
   if (pairs > kMostPairs) {
     detail::fail_shape(kName, "sequences and heads", "have product " + std::to_string(pairs),
                        "at most " + std::to_string(kMostPairs));
   }
-  if (mixing.rows < 1 || block_length < 1 || block_length > kLimit / mixing.rows) {
-    detail::fail_option(kName, "mixing and block_length",
-                        "are for " + std::to_string(mixing.rows) + " blocks of " +
-                            std::to_string(block_length) + " tokens",
-                        "at least 1 and fewer than 2^31 tokens in all");
-  }
-  detail::expect_stream_operator(kName, options);
-  blocks_ = contiguous(mixing.rows * block_length, block_length);
+  blocks_ = detail::stream_blocks(kName, mixing.rows, block_length, options);
   Problem problem{};
-  problem.op.matrices = options.matrices;
+  problem.op = options;
   problem.query_blocks = problem.key_blocks = blocks_;
   mixing_ = detail::mixing_array(kName, mixing, problem);
   mixing_.strips = nullptr;  // it is of more blocks than a prefill
-  layout_ = streaming_state_layout(pairs, mixing.rows, block_length, D, E, options.summaries);
+  layout_ = streaming_state_layout(pairs, kept, block_length, D, E, options.summaries, terms);
 }
 
 template <int D, int E, DeviceScalar T, AnyOperator O>
@@ -187,7 +198,7 @@ void Streaming<D, E, T, O>::start(Index sequence, Workspace state, cudaStream_t 
 template <int D, int E, DeviceScalar T, AnyOperator O>
 Plan Streaming<D, E, T, O>::prefill_plan(Index seen, const Inputs<T>& in, TensorView<T> out,
                                          const Device& device) const {
-  const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out);
+  const Problem problem = prefill_problem(seen, in, out);
   return planned_prefill(problem, seen, device);
 }
 
@@ -195,10 +206,10 @@ template <int D, int E, DeviceScalar T, AnyOperator O>
 void Streaming<D, E, T, O>::prefill(Index first, Index seen, const Inputs<T>& in, TensorView<T> out,
                                     Workspace state, Workspace workspace, const Device& device,
                                     cudaStream_t stream) const {
-  const Problem problem = detail::prefill_problem<D, E>(kName, in, blocks_, seen, heads_, op_, out);
+  const Problem problem = prefill_problem(seen, in, out);
   detail::expect_sequences(kName, first, in.q.batch(), sequences_);
   detail::expect_data(kName, in, out);
-  const auto before = static_cast<std::int32_t>(seen);
+  const auto before = static_cast<std::int32_t>(counted(seen));
   const Plan planned = planned_prefill(problem, seen, device);
   unsigned char* const begin = detail::workspace_begin(kName, workspace, planned.workspace_bytes);
   StreamingStepParameters tokens = parameters(problem.q, problem.k, problem.v, problem.o, state);
@@ -225,7 +236,8 @@ StreamingStepParameters Streaming<D, E, T, O>::parameters(ConstTokenTensor q, Co
           .mixing = mixing_,
           .state = layout_.at(memory(state)),
           .sequences = static_cast<std::int32_t>(sequences_),
-          .sequence_of = nullptr};
+          .sequence_of = nullptr,
+          .terms = options.decay_terms};
 }
 
 template <int D, int E, DeviceScalar T, AnyOperator O>
@@ -273,11 +285,9 @@ void Streaming<D, E, T, O>::launch_step(const Step& step, std::int32_t pairs,
   using Scalar = kernel_scalar_t<T>;
   LaunchCache cache;
   const Stream kernels(stream, Arch::kSm80, cache);
-  if (options_of(op_).summaries == Precision::kPair) {
-    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kPair, Step>>(step, pairs);
-  } else {
-    kernels.run<StreamingStepSm80<Scalar, D, E, Precision::kSingle, Step>>(step, pairs);
-  }
+  detail::with_stream_kernels(options_of(op_), [&]<Precision P, bool kDecays>() {
+    kernels.run<StreamingStepSm80<Scalar, D, E, P, Step, kDecays>>(step, pairs);
+  });
 }
 
 }  // namespace MHLA_CUDA_ARCHS

@@ -3,6 +3,8 @@
 /// \file
 /// Arguments of streams on a device, and their checks (attention/streaming.cuh).
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "mhla/core/tensor.hpp"
@@ -21,14 +23,36 @@ inline void expect_sequences(const char* function, Index first, Index count, Ind
   }
 }
 
-/// \throws option_error for kCrossQuery, kPerItemAndHead and decaying terms.
+/// \throws option_error for kCrossQuery, kPerItemAndHead and more than 32 decaying terms.
 inline void expect_stream_operator(const char* function, const Operator& op) {
   if (op.denominator == Denominator::kCrossQuery) {
     fail_option(function, "op", "has a cross-query denominator",
                 "none or key sums: it reads later queries");
   }
   expect_few_matrices(function, op.matrices, true, "kShared or kPerHead: sequences share matrices");
-  expect_decay_terms(function, op, false, "0: streams take a matrix of coefficients");
+  expect_decay_terms(function, op, true);
+}
+
+/// Returns the blocks of a stream: one per row of the matrix, or with decaying terms the most that
+/// a prefill may have.
+/// \throws option_error for sizes out of range.
+inline TokenBlocks stream_blocks(const char* function, Index rows, Index length,
+                                 const Operator& op) {
+  constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
+  if (op.decay_terms > 0) {
+    if (length < 1 || length > kLimit / 5) {  // endless_counter() is below 4 W
+      fail_option(function, "block_length", "is " + std::to_string(length),
+                  "1 to " + std::to_string(kLimit / 5) + " with decaying terms");
+    }
+    return contiguous(kLimit / length * length, length);
+  }
+  if (rows < 1 || length < 1 || length > kLimit / rows) {
+    fail_option(
+        function, "mixing and block_length",
+        "are for " + std::to_string(rows) + " blocks of " + std::to_string(length) + " tokens",
+        "at least 1 and fewer than 2^31 tokens in all");
+  }
+  return contiguous(rows * length, length);
 }
 
 /// \throws option_error for what streams do not take: a gain, a gate, masks, offsets.

@@ -7,7 +7,8 @@
 ///          = sum_{b < i} sum_r a_r lambda_r^(i-b) S_b     [D, E], rounded to T, or as high + low
 ///
 /// and z~_i likewise [D], in float. With `later` the recurrence begins at the last block, and
-/// mixtures are those of b > i: the adjoint. No matrix is stored, so M has no limit.
+/// mixtures are those of b > i: the adjoint. No matrix is stored, so M has no limit. A stream
+/// continues the recurrence from U_r before its latest block (kernel/earlier_terms.cuh).
 ///
 /// A thread has two numbers of a summary in all blocks. Its states U_r are floats in shared memory,
 /// which no other thread reads. kAhead blocks are loaded together, one group ahead. For each term,
@@ -20,6 +21,7 @@
 /// Source of the recurrence: arXiv:2307.08621, here between blocks.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
@@ -38,6 +40,13 @@ struct DecayMixingParameters {
   DecayArray terms;
   std::int32_t blocks;  ///< M
   bool later;           ///< later blocks are mixed, not earlier ones
+};
+
+/// The same after a stream's earlier blocks.
+struct ContinuedMixingParameters : DecayMixingParameters {
+  const float* states;          ///< [pairs, R, D, E]: U_r before the latest block
+  const float* key_sum_states;  ///< [pairs, R, D]
+  SummaryArray latest;          ///< of the latest block
 };
 
 /// Two numbers of the summaries of a pair, in all blocks.
@@ -82,10 +91,11 @@ struct FloatColumn {
   }
 };
 
-template <class T, int D, int E, Precision P>
+/// \tparam kContinues  the recurrence continues that of a stream
+template <class T, int D, int E, Precision P, bool kContinues = false>
 struct DecayMixingSm80 {
   static_assert(D % 2 == 0 && E % 2 == 0);
-  using Params = DecayMixingParameters;
+  using Params = std::conditional_t<kContinues, ContinuedMixingParameters, DecayMixingParameters>;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = 128;
   static constexpr int kSharedBytes = 8 * kThreads * DecayArray::kMost;
@@ -107,7 +117,7 @@ struct DecayMixingSm80 {
       if (number >= D) return;
       float* const to = p.out.key_sum + first_out * D + number;
       scan(p, pair, FloatColumn{p.in.key_sum + first * D + number, D},
-           [&](std::int32_t block, float x, float y) {
+           key_sum_begin(p, pair, number), [&](std::int32_t block, float x, float y) {
              ptx::st_global_f32(to + std::int64_t{block} * D, x);
              ptx::st_global_f32(to + std::int64_t{block} * D + 1, y);
            });
@@ -117,7 +127,7 @@ struct DecayMixingSm80 {
     const std::int64_t from = (first * (D * E) + number) * 2,
                        to = (first_out * (D * E) + number) * 2;
     scan(p, pair, SummaryColumn<T, P>{p.in.high + from, p.in.low + from, 2 * D * E},
-         [&](std::int32_t block, float x, float y) {
+         summary_begin(p, pair, number), [&](std::int32_t block, float x, float y) {
            const std::int64_t at = to + std::int64_t{block} * (2 * D * E);
            const Parts parts = parts_of<T>(x, y);
            ptx::st_global(p.out.high + at, parts.high);
@@ -136,11 +146,53 @@ struct DecayMixingSm80 {
     return summary_tiles(p) + (p.out.key_sum != nullptr ? 1 : 0);
   }
 
+  /// States before the first block: 0.
+  struct Zero {
+    MHLA_DEVICE float state(std::int32_t, float, std::uint32_t) const { return 0; }
+  };
+  /// States after the latest block of a stream.
+  struct Continued {
+    const float* states;  ///< of the first term, before the latest block
+    std::int64_t stride;  ///< numbers from one term to the next
+    float latest[2];      ///< numbers of the latest block
+
+    MHLA_DEVICE float state(std::int32_t r, float decay, std::uint32_t n) const {
+      return decay * ptx::ld_global_f32(states + r * stride + n) + latest[n];
+    }
+  };
+  template <class Column>
+  static MHLA_DEVICE Continued continued(const Params& p, std::uint32_t pair, const float* states,
+                                         std::int64_t numbers, std::uint32_t number,
+                                         const Column& latest) {
+    const std::int64_t first = std::int64_t{pair} * p.terms.count;
+    Continued begin{states + first * numbers + number, numbers, {}};
+    Column::numbers(latest.load(0), begin.latest);
+    return begin;
+  }
+  static MHLA_DEVICE auto summary_begin(const Params& p, std::uint32_t pair, std::uint32_t number) {
+    if constexpr (kContinues) {
+      const std::int64_t at = (p.latest.first(pair, 1) * (D * E) + number) * 2;
+      return continued(p, pair, p.states, D * E, number,
+                       SummaryColumn<T, P>{p.latest.high + at, p.latest.low + at, 0});
+    } else {
+      return Zero{};
+    }
+  }
+  static MHLA_DEVICE auto key_sum_begin(const Params& p, std::uint32_t pair, std::uint32_t number) {
+    if constexpr (kContinues) {
+      const std::int64_t at = p.latest.first(pair, 1) * D + number;
+      return continued(p, pair, p.key_sum_states, D, number, FloatColumn{p.latest.key_sum + at, 0});
+    } else {
+      return Zero{};
+    }
+  }
+
   /// Mixes two numbers of all blocks.
+  /// \param begin  states before the first block: state(term, decay, number)
   /// \param store  store(block, x, y)
-  template <class Column, class Store>
+  template <class Column, class Begin, class Store>
   static MHLA_DEVICE void scan(const Params& p, std::uint32_t pair, const Column& column,
-                               const Store& store) {
+                               const Begin& begin, const Store& store) {
     const MixingArray terms = p.terms.of(static_cast<std::int32_t>(pair));
     const auto place = [&](std::int32_t step) { return p.later ? p.blocks - 1 - step : step; };
     typename Column::Raw ahead[kAhead];
@@ -166,7 +218,8 @@ struct DecayMixingSm80 {
             ptx::shared_begin() + 4 * (2 * kThreads * static_cast<std::uint32_t>(r) + ptx::tid_x());
         MHLA_CUDA_UNROLL
         for (std::uint32_t n = 0; n < 2; ++n) {
-          float u = first > 0 ? ptx::ld_shared_f32(state + 4 * kThreads * n) : 0;
+          float u =
+              first > 0 ? ptx::ld_shared_f32(state + 4 * kThreads * n) : begin.state(r, decay, n);
           MHLA_CUDA_UNROLL
           for (std::int32_t j = 0; j < kAhead; ++j) {
             sums[j][n] += weight * u;

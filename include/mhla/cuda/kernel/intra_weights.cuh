@@ -23,8 +23,10 @@ struct IntraWeightParameters {
 
 /// The weights as mixing matrices for kernels that read their diagonals alone. Each row begins one
 /// number before the previous one, so that m_ii has the same address for every i.
-constexpr MixingArray intra_mixing(const float* weights, Matrices matrices, std::int32_t heads) {
-  MixingArray array{weights, -1};
+/// \param before  blocks of the sequence before that of row 0
+constexpr MixingArray intra_mixing(const float* weights, Matrices matrices, std::int32_t heads,
+                                   std::int32_t before = 0) {
+  MixingArray array{weights - before, -1, before};
   if (matrices != Matrices::kShared) array.head_stride = 1;
   if (matrices == Matrices::kPerItemAndHead) array.item_stride = heads;
   return array;

@@ -147,9 +147,11 @@ class StreamingBlock {
     }
   }
 
-  /// Computes S_i and z_i of a full block, whose last chunk is in shared memory, and writes them.
-  /// It overwrites kOutBytes at shared address `out` after its first barrier.
-  MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, std::uint32_t out) const {
+  /// Computes S_i and z_i of a full block, whose last chunk is in shared memory, and writes them as
+  /// summary `index` of the state. It overwrites kOutBytes at shared address `out` after its first
+  /// barrier.
+  MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, std::int64_t index,
+                                 std::uint32_t out) const {
     ptx::bar_sync();
     MHLA_CUDA_LOOP
     for (int r = 0; r < kRowTiles; ++r) {
@@ -169,7 +171,7 @@ class StreamingBlock {
       const std::uint32_t warp = at_.thread / 32;
       const bool later = warp % 2 != 0;  // half of the warps writes after the other half
       if (later) ptx::bar_sync();
-      if (16 * tile < D) write(p, now, tile, sums, {out + warp / 2 * Out::kBytes});
+      if (16 * tile < D) write(p, index, tile, sums, {out + warp / 2 * Out::kBytes});
       if (!later) ptx::bar_sync();
       ptx::bar_sync();
     }
@@ -193,11 +195,10 @@ class StreamingBlock {
     }
   }
 
-  MHLA_DEVICE void write(const Params& p, StreamPosition now, std::uint32_t tile, Summary& sums,
+  MHLA_DEVICE void write(const Params& p, std::int64_t index, std::uint32_t tile, Summary& sums,
                          Out out) const {
     const std::uint32_t lane = at_.thread % 32;
-    const std::int64_t block = at_.pair * p.blocks.blocks() + now.block;
-    const std::int64_t begin = block * Place::kMatrixBytes + at_.offset(0, 0);
+    const std::int64_t begin = index * Place::kMatrixBytes + at_.offset(0, 0);
     const auto row = static_cast<std::int32_t>(16 * tile);
     const ConsecutiveTokens rows{row, D};
     scale_sums(sums.s, p.state.summaries.scale);
@@ -207,7 +208,7 @@ class StreamingBlock {
       write_sums<T>(sums.s, {1, 1}, out, p.state.summaries.low + begin, 2 * E, rows, lane);
     }
     if (at_.slice != 0 || lane % 4 != 0) return;
-    float* const z = p.state.summaries.key_sum + block * D + row + lane / 4;
+    float* const z = p.state.summaries.key_sum + index * D + row + lane / 4;
     ptx::st_global_f32(z, sums.z[0]);
     if (row + 8 < D) ptx::st_global_f32(z + 8, sums.z[2]);
   }

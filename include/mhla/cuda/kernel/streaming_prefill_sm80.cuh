@@ -6,6 +6,9 @@
 /// (kernel/streaming_mixture.cuh), and the position. With the same summaries, the next step has the
 /// bits that it has after steps alone.
 ///
+/// With decaying terms the summaries are in the workspace. The kernel walks them once per term that
+/// a thread has, and keeps the last one (kernel/earlier_terms.cuh).
+///
 /// The grid's x is (pair * slices + slice) * kParts + part. Parts alternate between rows of keys
 /// and values, and have contiguous ranges of the mixtures' pieces.
 ///
@@ -13,8 +16,11 @@
 /// keys and values of the open block read and written once.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/earlier_blocks.cuh"
+#include "mhla/cuda/kernel/earlier_terms.cuh"
 #include "mhla/cuda/kernel/streaming_mixture.cuh"
 #include "mhla/cuda/kernel/streaming_slice.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"
@@ -27,11 +33,14 @@
 
 namespace mhla::cuda {
 
-template <class T, int D, int E, Precision P>
+/// \tparam kDecays  the mixing matrix is a sum of decaying terms
+template <class T, int D, int E, Precision P, bool kDecays = false>
 class StreamingPrefillSm80 {
   static_assert(has_kernels(D, E));
   using Place = StreamingSlice<D, E>;
-  using Mixture = StreamingMixture<T, D, E, P>;
+  using Earlier =
+      std::conditional_t<kDecays, EarlierTerms<T, D, E, P, 4>, EarlierBlocks<T, D, E, P>>;
+  using Mixture = StreamingMixture<T, D, E, P, Earlier>;
 
  public:
   using Params = StreamingPrefillParameters;
@@ -55,13 +64,23 @@ class StreamingPrefillSm80 {
     const std::int32_t block = p.tokens / slots;
     const StreamPosition now{block, p.tokens - block * slots};
     keep_open_block(p, at, pair, now, part);
-    Mixture::restore(stream, at, now, part, ptx::shared_begin());
+    Mixture::restore(earlier(p, at, pair), now, part, ptx::shared_begin());
     if (part == 0 && at.thread == 0) {
-      ptx::st_global_s64(stream.state.positions + at.pair * Place::kSlices + at.slice, p.tokens);
+      ptx::st_global_s64(stream.state.positions + at.pair * Place::kSlices + at.slice,
+                         Earlier::counter(stream, p.tokens));
     }
   }
 
  private:
+  static MHLA_DEVICE Earlier earlier(const Params& p, const Place& at, BatchHead pair) {
+    if constexpr (kDecays) {
+      return {p.stream, at, p.written, std::int64_t{pair.batch} * p.stream.heads + pair.head,
+              p.begin / p.stream.blocks.slots()};
+    } else {
+      return {p.stream, at};
+    }
+  }
+
   static MHLA_DEVICE void keep_open_block(const Params& prefill, const Place& at, BatchHead pair,
                                           StreamPosition now, std::int32_t part) {
     const StreamingStepParameters& p = prefill.stream;

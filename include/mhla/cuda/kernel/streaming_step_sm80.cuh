@@ -27,12 +27,18 @@
 /// block writes 2 D E of S_i. If the block has more than 64 tokens, that step reads all of them
 /// again for each 64 rows of S_i.
 ///
+/// With decaying terms, a step reads and writes 4 R D E / W of the terms' sums in place of the
+/// summaries, and a stream has no last token (kernel/earlier_terms.cuh).
+///
 /// After the last of a stream's M W tokens, outputs are NaN and the state does not change. The same
 /// holds for items without a sequence. The host is not notified: it must count, too.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/earlier_blocks.cuh"
+#include "mhla/cuda/kernel/earlier_terms.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/streaming_block.cuh"
 #include "mhla/cuda/kernel/streaming_mixture.cuh"
@@ -49,12 +55,15 @@
 
 namespace mhla::cuda {
 
-/// \tparam Step  StreamingStepParameters or MappedStepParameters
-template <class T, int D, int E, Precision P, class Step = StreamingStepParameters>
+/// \tparam Step     StreamingStepParameters or MappedStepParameters
+/// \tparam kDecays  the mixing matrix is a sum of decaying terms
+template <class T, int D, int E, Precision P, class Step = StreamingStepParameters,
+          bool kDecays = false>
 class StreamingStepSm80 {
   static_assert(has_kernels(D, E));
   using Place = StreamingSlice<D, E>;
-  using Mixture = StreamingMixture<T, D, E, P>;
+  using Earlier = std::conditional_t<kDecays, EarlierTerms<T, D, E, P>, EarlierBlocks<T, D, E, P>>;
+  using Mixture = StreamingMixture<T, D, E, P, Earlier>;
   using Block = StreamingBlock<T, D, E, P>;
 
  public:
@@ -118,7 +127,7 @@ class StreamingStepSm80 {
       const std::uint32_t d = n * kThreads + at.thread;
       z[n] = normalized && d < D ? Mixture::load_key_sum(p, at, now, d) : 0;
     }
-    const float m = ptx::ld_global_nc_f32(p.matrix(at.head).row(now.block) + now.block);
+    const float m = Earlier::coefficient(p, at, now.block, now.block);
     ptx::bar_sync();  // phi(q) is stored, and all have read the position
 
     float sums[8] = {};
@@ -146,7 +155,9 @@ class StreamingStepSm80 {
     }
     write(p, at, pair, sums, score);
     keep(p, at, now, block);
-    if (last) block.write_summary(p, now, ptx::shared_begin() + kSums);
+    if (last) {
+      block.write_summary(p, now, Earlier::index(p, at, now.block), ptx::shared_begin() + kSums);
+    }
     Mixture::prepare(p, at, now, ptx::shared_begin() + kSums);
   }
 
@@ -245,7 +256,7 @@ class StreamingStepSm80 {
     }
     if (at.thread == 0) {
       ptx::st_global_s64(p.state.positions + at.pair * kSlices + at.slice,
-                         now.block * p.blocks.slots() + now.slot + 1);
+                         Earlier::counter(p, now.block * p.blocks.slots() + now.slot + 1));
     }
   }
 };

@@ -161,6 +161,21 @@ void run_mixing(const Problem& problem, MixingArray mixing, const WorkspaceArray
   run_stage<Mixing80, Mixing90>(device.kernels(), mixed, pairs, device, stream, start);
 }
 
+/// Launches the last of three stages of the causal form.
+template <class T, int D, int E, Precision P, bool kRotary = false, class Stream>
+void run_causal_read_out(const Plan& plan, const Problem& problem, MixingArray mixing,
+                         const WorkspaceArrays& arrays, const Device& device,
+                         const Stream& stream) {
+  if (problem.decays()) {
+    mixing = intra_mixing(arrays.intra_weights, problem.op.matrices, problem.heads, mixing.before);
+  }
+  using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
+  using Sm90a = std::conditional_t<Widths<D, E>::kWgmma && !kIsFloat<T>,
+                                   CausalReadOutSm90<T, D, E, P, kRotary>, Sm80>;
+  run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage<D, E>(problem, arrays, mixing),
+                         problem.pairs(), device, stream, Start::kEarly);
+}
+
 /// Launches the second and third stage.
 /// \param start  start of the first kernel
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary = false, class Stream>
@@ -170,14 +185,7 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   const std::int32_t pairs = problem.pairs();
   run_mixing<T, D, E, P>(problem, mixing, arrays, device, stream, start);
   if constexpr (kCausal) {
-    if (problem.decays()) {
-      mixing = intra_mixing(arrays.intra_weights, problem.op.matrices, problem.heads);
-    }
-    using Sm80 = CausalReadOutSm80<T, D, E, P, kRotary>;
-    using Sm90a = std::conditional_t<Widths<D, E>::kWgmma && !kIsFloat<T>,
-                                     CausalReadOutSm90<T, D, E, P, kRotary>, Sm80>;
-    run_stage<Sm80, Sm90a>(plan.read_out, causal_read_out_stage<D, E>(problem, arrays, mixing),
-                           pairs, device, stream, Start::kEarly);
+    run_causal_read_out<T, D, E, P, kRotary>(plan, problem, mixing, arrays, device, stream);
   } else {
     if (problem.op.denominator == Denominator::kCrossQuery) {
       stream.template run<ScoresSm80<T, D>>(score_stage(problem, arrays), pairs, Start::kEarly);
@@ -187,14 +195,20 @@ void run_outputs(const Plan& plan, const Problem& problem, MixingArray mixing,
   }
 }
 
+/// Launches the kernel that precedes those of decaying terms. The last one reads its numbers
+/// without waiting.
+template <class Stream>
+void run_intra_weights(const Problem& problem, MixingArray terms, const WorkspaceArrays& arrays,
+                       const Stream& stream) {
+  stream.template run<IntraWeightsSm80>({decay_array(problem, terms), arrays.intra_weights},
+                                        problem.pairs());
+}
+
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
                       const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
   if constexpr (kCausal) {
-    if (problem.decays()) {  // before the other kernels: the last one reads it without waiting
-      stream.template run<IntraWeightsSm80>({decay_array(problem, mixing), arrays.intra_weights},
-                                            problem.pairs());
-    }
+    if (problem.decays()) run_intra_weights(problem, mixing, arrays, stream);
   }
   run_summaries<T, D, E, P, kRotary>(plan, summary_stage(problem, arrays), problem.pairs(), device,
                                      stream);

@@ -48,7 +48,7 @@ constexpr SummaryParameters summary_stage(const Problem& problem, const Workspac
 /// Rows of a tile before the first block of a causal problem that is part of a sequence. Their
 /// mixtures are computed, but not read.
 constexpr std::int32_t rows_ahead(const Problem& problem, std::int32_t before) {
-  return problem.causal ? before % MixingParameters::kTile : 0;
+  return problem.causal && !problem.decays() ? before % MixingParameters::kTile : 0;
 }
 
 /// Parameters of the mixing stage. Key sums are mixed if the mixtures have an array for them.
