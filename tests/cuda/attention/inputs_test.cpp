@@ -307,9 +307,11 @@ TEST(CudaInputs, GainsAndGatesThatDoNotFitAreRefused) {
 
 TEST(CudaInputs, StreamsHaveNoNorms) {
   const NormedArguments a;
-  EXPECT_EQ(message_of<mhla::option_error>(
-                [&] { mhla::cuda::detail::expect_stream_inputs("cuda::f", a.in); }),
-            "mhla::cuda::f: gain is given, expected none: streams do not normalise outputs");
+  EXPECT_EQ(
+      message_of<mhla::option_error>(
+          [&] { mhla::cuda::detail::expect_stream_inputs("cuda::f", a.in); }),
+      "mhla::cuda::f: gain is given, expected none: a norm reads all columns, and steps split "
+      "those of wide outputs");
   EXPECT_THROW((mhla::cuda::detail::prefill_problem<64, 64>(
                    "cuda::f", a.in, mhla::cuda::contiguous(160, 16), 0, 3, a.op, a.out)),
                mhla::option_error);

@@ -287,7 +287,8 @@ TEST(CudaMakeProblem, StreamsTakeAllTokens) {
   const MaskedArguments a;
   EXPECT_EQ(message_of<mhla::option_error>(
                 [&] { mhla::cuda::detail::expect_stream_inputs("cuda::f", a.in); }),
-            "mhla::cuda::f: query_mask is given, expected none: streams take all tokens");
+            "mhla::cuda::f: query_mask is given, expected none: a call passes only tokens that its "
+            "sequences take");
   PackedArguments b;
   const auto refused = [&] {
     return message_of<mhla::option_error>(

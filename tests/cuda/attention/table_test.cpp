@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <concepts>
 #include <exception>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/gradient_inputs.cuh"
 #include "mhla/cuda/attention/rotary_inputs.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
@@ -32,20 +34,23 @@ enum Column { kForward, kGradients, kStreams };
 using Cells = std::vector<std::string>;  // of a row: forward, gradients, streams
 
 /// Calls with a change to the arguments. A call is taken if its checks and its plan do not throw.
+/// Calls and plans of the library make the same checks.
 struct Calls : cuda_test::FormArguments {
   using Number = Eigen::bfloat16;
   TokenBlocks key_blocks = blocks;
   bool causal = false, rotary = false;
   std::size_t workspace_bytes = 0;  ///< of the last plan
 
+  /// Returns the error of a call, or "".
   template <AnyOperator O>
-  bool takes(Column column, const O& of) {
+  std::string refusal(Column column, const O& of) {
     try {
       if (column == kForward) {
         Problem problem =
             detail::make_problem<64, 64>("f", in, blocks, key_blocks, causal, of, out);
         turn(problem);
-        workspace_bytes = mhla::cuda::plan<64, 64>(problem, kHopper).workspace_bytes;
+        workspace_bytes = detail::fitting("f", mhla::cuda::plan<64, 64>(problem, kHopper), kHopper)
+                              .workspace_bytes;
       } else if (column == kGradients) {
         const Gradients<Number> gradients{out, out, out};
         GradientProblem problem = detail::make_gradient<64, 64>(
@@ -53,16 +58,21 @@ struct Calls : cuda_test::FormArguments {
         turn(problem.forward);
         workspace_bytes = planned_gradient(problem);
       } else {
-        if (rotary) return false;  // no call of a stream has angles
+        if (rotary) return "no call of a stream has angles";
         detail::expect_stream_operator("f", options_of(of));
         const Problem problem =
             detail::prefill_problem<64, 64>("f", in, contiguous(1600, 16), 0, 3, of, out);
         workspace_bytes = prefill_plan<64, 64>(problem, 0, 16, kHopper).workspace_bytes;
       }
-      return true;
-    } catch (const std::exception&) {
-      return false;
+      return "";
+    } catch (const std::exception& e) {
+      return e.what();
     }
+  }
+  std::string refusal(Column column) { return refusal(column, op); }
+  template <AnyOperator O>
+  bool takes(Column column, const O& of) {
+    return refusal(column, of).empty();
   }
   bool takes(Column column) { return takes(column, op); }
 
@@ -178,23 +188,38 @@ std::string blocks(Column column) {
   return join(all, "; ");
 }
 
+/// Changes to calls.
+void add_norm(Calls& calls) {
+  static const float gain[64] = {};
+  calls.in.gain = gain;
+  calls.in.gate = bnhd<const Calls::T>(calls.data, 2, 100, 3, 64);
+}
+void mask(Calls& calls) {
+  static const bool keep[200] = {};
+  calls.in.query_mask = calls.in.key_mask = BatchMask(keep, 2, 100, 100);
+}
+void pack(Calls& calls) {
+  static const std::int32_t offsets[3] = {0, 100, 200};
+  for (auto* x : {&calls.in.q, &calls.in.k, &calls.in.v}) {
+    *x = bnhd<const Calls::T>(calls.data, 1, 200, 3, 64);
+  }
+  calls.out = bnhd(calls.data, 1, 200, 3, 64);
+  calls.in.query_offsets = calls.in.key_offsets = offsets;
+}
+void add_prefix(Calls& calls) {
+  calls.in.query_prefix = calls.in.key_prefix = 20;
+  calls.blocks = calls.key_blocks = contiguous(80, 20);
+}
+
 /// Masks, packed sequences and prefixes, "by copies" where these take workspace.
 std::string selections(Column column) {
-  Calls plain, masked, packed, prefixed;
-  static const bool keep[200] = {};
-  static const std::int32_t offsets[3] = {0, 100, 200};
-  masked.in.query_mask = masked.in.key_mask = BatchMask(keep, 2, 100, 100);
-  for (auto* x : {&packed.in.q, &packed.in.k})
-    *x = bnhd<const Calls::T>(packed.data, 1, 200, 3, 64);
-  packed.in.v = bnhd<const Calls::T>(packed.data, 1, 200, 3, 64);
-  packed.out = bnhd(packed.data, 1, 200, 3, 64);
-  packed.in.query_offsets = packed.in.key_offsets = offsets;
-  prefixed.in.query_prefix = prefixed.in.key_prefix = 20;
-  prefixed.blocks = prefixed.key_blocks = contiguous(80, 20);
+  Calls plain;
   bool copies = plain.takes(column);
-  for (Calls* const calls : {&masked, &packed, &prefixed}) {
-    if (!calls->takes(column)) return "no";
-    copies &= calls->workspace_bytes > plain.workspace_bytes;
+  for (const auto change : {mask, pack, add_prefix}) {
+    Calls calls;
+    change(calls);
+    if (!calls.takes(column)) return "no";
+    copies &= calls.workspace_bytes > plain.workspace_bytes;
   }
   return copies ? "yes, by copies" : "yes";
 }
@@ -216,11 +241,6 @@ std::string decaying(Column column) {
 std::map<std::string, Cells> asked() {
   const auto each = [](auto ask) { return Cells{ask(kForward), ask(kGradients), ask(kStreams)}; };
   const auto same = [](const std::string& cell) { return Cells{cell, cell, cell}; };
-  static const float gain[64] = {};
-  const auto norms = [](Calls& calls) {
-    calls.in.gain = gain;
-    calls.in.gate = bnhd<const Calls::T>(calls.data, 2, 100, 3, 64);
-  };
   const auto rotates = [](Calls& calls) {
     calls.rotary = true;
     calls.op.denominator = Denominator::kNone;
@@ -233,7 +253,7 @@ std::map<std::string, Cells> asked() {
           {"feature maps", each(feature_maps)},
           {"normalisers", each(normalisers)},
           {"blocks", each(blocks)},
-          {"rotary embedding, gain and gate", yes_or_no(norms, rotates)},
+          {"rotary embedding, gain and gate", yes_or_no(add_norm, rotates)},
           {"masks of tokens, packed sequences, a prefix", each(selections)},
           {"a mixing matrix per head", matrices(Matrices::kPerHead)},
           {"a mixing matrix per batch item and head", matrices(Matrices::kPerItemAndHead)},
@@ -274,6 +294,60 @@ TEST(TableOfCalls, SaysWhatTheLibraryTakes) {
   EXPECT_EQ(page.erase("[zeros of banded and sparse matrices](#bands-and-lists)"), 1u);
   ASSERT_EQ(page.size(), 1u);
   EXPECT_EQ(page.begin()->first.rfind("tested on", 0), 0u);
+}
+
+/// The text of the page in one line.
+std::string text_of_page() {
+  std::ifstream file(MHLA_SOURCE_DIR "/include/mhla/cuda/README.md");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+TEST(TableOfCalls, GivesTheReasonsOfErrors) {
+  const std::string page = text_of_page();
+  const auto expect_reason = [&page](const std::string& error) {
+    const std::size_t colon = error.rfind(": ");
+    ASSERT_NE(colon, std::string::npos) << error;
+    EXPECT_NE(page.find(error.substr(colon) + "."), std::string::npos) << error;
+  };
+  for (const auto change : {add_norm, mask, pack, add_prefix}) {
+    Calls calls;
+    change(calls);
+    const std::string error = calls.refusal(kStreams);
+    expect_reason(error);
+    try {  // a step takes them no more than a prefill
+      detail::expect_stream_inputs("f", calls.in);
+      ADD_FAILURE() << error;
+    } catch (const std::exception& e) {
+      EXPECT_EQ(e.what(), error);
+    }
+  }
+  Calls items, queries, terms;
+  items.op.matrices = Matrices::kPerItemAndHead;
+  expect_reason(items.refusal(kStreams));
+  queries.op.denominator = Denominator::kCrossQuery;
+  queries.causal = true;
+  terms.op.decay_terms = 2;
+  for (const Column column : {kForward, kGradients}) {
+    expect_reason(queries.refusal(column));
+    expect_reason(terms.refusal(column));
+  }
+  expect_reason(queries.refusal(kStreams));
+}
+
+TEST(TableOfCalls, GivesTheReasonOfWidthsWithoutANorm) {
+  Problem problem{};
+  problem.batch = problem.heads = 1;
+  problem.query_blocks = problem.key_blocks = contiguous(600, 60);
+  problem.causal = problem.norm.normed = true;
+  try {
+    detail::fitting("f", mhla::cuda::plan<256, 256>(problem, kHopper), kHopper);
+    ADD_FAILURE();
+  } catch (const std::exception& e) {
+    const std::string error = e.what();
+    EXPECT_NE(text_of_page().find(error.substr(error.rfind(": ")) + "."), std::string::npos);
+  }
 }
 
 }  // namespace

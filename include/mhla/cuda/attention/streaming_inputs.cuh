@@ -29,7 +29,8 @@ inline void expect_stream_operator(const char* function, const Operator& op) {
     fail_option(function, "op", "has a cross-query denominator",
                 "none or key sums: it reads later queries");
   }
-  expect_few_matrices(function, op.matrices, true, "kShared or kPerHead: sequences share matrices");
+  expect_few_matrices(function, op.matrices, true,
+                      "kShared or kPerHead: sequences of a state come and go, and share matrices");
   expect_decay_terms(function, op, true);
 }
 
@@ -55,13 +56,17 @@ inline TokenBlocks stream_blocks(const char* function, Index rows, Index length,
   return contiguous(rows * length, length);
 }
 
-/// \throws option_error for what streams do not take: a gain, a gate, masks, offsets.
+/// \throws option_error for what streams do not take: a gain, a gate, masks, offsets, a prefix.
 template <DeviceScalar T>
 void expect_stream_inputs(const char* function, const Inputs<T>& in) {
-  expect_all_tokens(function, in, "none: streams take all tokens");
+  if (in.query_prefix != 0 || in.key_prefix != 0) {
+    fail_option(function, in.query_prefix != 0 ? "query_prefix" : "key_prefix", "is given",
+                "none: a stream has blocks of one length");
+  }
+  expect_all_tokens(function, in, "none: a call passes only tokens that its sequences take");
   if (in.gain.empty() && in.gate.absent()) return;
   fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
-              "none: streams do not normalise outputs");
+              "none: a norm reads all columns, and steps split those of wide outputs");
 }
 
 /// Describes a prefill as a problem: N further tokens of sequences of a stream.

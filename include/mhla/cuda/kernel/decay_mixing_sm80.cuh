@@ -17,7 +17,8 @@
 ///
 /// Numbers that are not finite in S_b give NaN in the same places of the mixtures that follow.
 ///
-/// Shared memory: 1 KB per term. Device memory: S but for the last block once, S~ once.
+/// Shared memory: 1 KB per term. Device memory: S but for the last block once, S~ once, and the
+/// states and the latest summary of a stream once.
 /// Source of the recurrence: arXiv:2307.08621, here between blocks.
 
 #include <cstdint>
