@@ -44,9 +44,6 @@ concept DeviceCommunicator = distributed::Communicator<C> && requires(const C& c
 /// A prepared form over ranks. All ranks construct it and call run() in the same order.
 template <int D, int E, bool kCausal, DeviceScalar T, DeviceCommunicator Ranks>
 class DistributedCall {
-  static_assert(!std::is_same_v<T, float>,
-                "sequences over devices have kernels for bfloat16 and half, not for float32");
-
  public:
   /// Plans as prepare_distributed() and prepare_distributed_causal() do.
   /// \param ranks  must outlive this object

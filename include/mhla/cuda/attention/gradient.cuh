@@ -21,7 +21,6 @@
 #include "mhla/cuda/attention/gradient_inputs.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/gradient.cuh"
-#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda::detail {
 
@@ -47,10 +46,7 @@ inline namespace MHLA_CUDA_ARCHS {
 template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 class PreparedGradient {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
-  static_assert(!kRotary || Width<D>::kWholeTiles,
-                "rotary embedding has kernels for D that are multiples of 16");
-  static_assert(!kRotary || !std::is_same_v<T, float>,
-                "rotary embedding has kernels for bfloat16 and half, not for float32");
+  static_assert(detail::has_rotary_kernels<D, T, R>());
   template <class M>
   static constexpr bool kHasDerivative =
       std::is_same_v<M, FeatureMap> || DifferentiableElementwiseMap<M>;

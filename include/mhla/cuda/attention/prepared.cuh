@@ -24,7 +24,6 @@
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/map_cache.cuh"
 #include "mhla/cuda/launch/stream.cuh"
-#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 inline namespace MHLA_CUDA_ARCHS {
@@ -36,10 +35,7 @@ inline namespace MHLA_CUDA_ARCHS {
 template <int D, int E, bool kCausal, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 class Prepared {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
-  static_assert(!kRotary || Width<D>::kWholeTiles,
-                "rotary embedding has kernels for D that are multiples of 16");
-  static_assert(!kRotary || !std::is_same_v<T, float>,
-                "rotary embedding has kernels for bfloat16 and half, not for float32");
+  static_assert(detail::has_rotary_kernels<D, T, R>());
 
  public:
   /// Plans as prepare_bidirectional() and prepare_causal() do.

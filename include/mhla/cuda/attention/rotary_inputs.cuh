@@ -6,11 +6,13 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "mhla/core/matrix.hpp"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -28,6 +30,18 @@ struct Rotary {
 };
 
 namespace detail {
+
+/// Rejects rotary embeddings without kernels.
+/// \tparam R  NoRotary or Rotary
+template <int D, DeviceScalar T, class R>
+constexpr bool has_rotary_kernels() {
+  constexpr bool kRotary = std::is_same_v<R, Rotary>;
+  static_assert(!kRotary || Width<D>::kWholeTiles,
+                "rotary embedding has kernels for D that are multiples of 16");
+  static_assert(!kRotary || !std::is_same_v<T, float>,
+                "rotary embedding has kernels for bfloat16 and half, not for float32");
+  return true;
+}
 
 /// Describes the angles for kernels.
 /// \throws shape_error unless they are [tokens, D]; option_error unless their rows are aligned to

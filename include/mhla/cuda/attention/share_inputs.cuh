@@ -162,6 +162,8 @@ template <int D, int E, bool kCausal, DeviceScalar T, distributed::Communicator 
 PlannedShare agree_on_share(Ranks& ranks, const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks, const Operator& op, TensorView<T> out,
                             const Device& device, const Pattern& pattern) {
+  static_assert(!std::is_same_v<T, float>,
+                "sequences over devices have kernels for bfloat16 and half, not for float32");
   const char* const name = kDistributed<kCausal>;
   PlannedShare planned{};
   mhla::detail::agree(ranks, name, [&](mhla::detail::CallSignature& signature) {

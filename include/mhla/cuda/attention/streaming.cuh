@@ -33,8 +33,7 @@ inline namespace MHLA_CUDA_ARCHS {
 /// \tparam O  Operator or MappedOperator
 template <int D, int E, DeviceScalar T, AnyOperator O = Operator>
 class Streaming {
-  static_assert(!std::is_same_v<T, float>,
-                "streams have kernels for bfloat16 and half, not float32");
+  static_assert(detail::has_stream_kernels<T>());
 
  public:
   /// \param sequences     B, the capacity of a state

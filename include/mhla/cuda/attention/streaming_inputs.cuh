@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "mhla/core/tensor.hpp"
 #include "mhla/cuda/attention/inputs.cuh"
@@ -67,6 +68,14 @@ void expect_stream_inputs(const char* function, const Inputs<T>& in) {
   if (in.gain.empty() && in.gate.absent()) return;
   fail_option(function, in.gain.empty() ? "gate" : "gain", "is given",
               "none: a norm reads all columns, and steps split those of wide outputs");
+}
+
+/// Rejects types without kernels.
+template <DeviceScalar T>
+constexpr bool has_stream_kernels() {
+  static_assert(!std::is_same_v<T, float>,
+                "streams have kernels for bfloat16 and half, not float32: a state keeps 16 bits");
+  return true;
 }
 
 /// Describes a prefill as a problem: N further tokens of sequences of a stream.
