@@ -10,6 +10,7 @@
 #include "mhla/cuda/attention/distributed.cuh"
 #include "mhla/cuda/attention/gradient.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/most_blocks.cuh"
 #include "mhla/cuda/attention/pattern.cuh"
 #include "mhla/cuda/attention/prepared.cuh"

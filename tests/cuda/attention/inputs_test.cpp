@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "mhla/cuda/attention/blocks.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
 #include "support/cuda/form_arguments.hpp"
 #include "support/message_of.hpp"

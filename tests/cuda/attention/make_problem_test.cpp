@@ -8,6 +8,7 @@
 #include <string>
 
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/rotary_inputs.cuh"
 #include "mhla/cuda/attention/same_layout.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"

@@ -11,6 +11,7 @@
 #include <mhla/core/tensor.hpp>
 #include <mhla/core/workspace.hpp>
 #include <mhla/cuda/attention/inputs.cuh>
+#include <mhla/cuda/attention/mixing_inputs.cuh>
 #include <mhla/cuda/attention/rotary_inputs.cuh>
 #include <mhla/cuda/launch/problem.cuh>
 #include <optional>

@@ -6,7 +6,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <array>
-#include <mhla/cuda/attention/inputs.cuh>
+#include <mhla/cuda/attention/mixing_inputs.cuh>
 #include <string>
 
 #include "../arguments.hpp"

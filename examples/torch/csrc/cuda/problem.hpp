@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mhla/cuda/attention/inputs.cuh>
+#include <mhla/cuda/attention/mixing_inputs.cuh>
 #include <optional>
 #include <span>
 #include <string>

@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/device.cuh"
 

@@ -25,6 +25,7 @@
 
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/make_problem.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/attention/share_inputs.cuh"
 #include "mhla/cuda/launch/share.cuh"

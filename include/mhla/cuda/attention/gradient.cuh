@@ -19,6 +19,7 @@
 
 #include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/gradient_inputs.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/launch/gradient.cuh"
 

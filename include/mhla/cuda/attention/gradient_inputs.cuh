@@ -11,6 +11,7 @@
 
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/make_problem.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/same_layout.cuh"
 #include "mhla/cuda/launch/gradient_problem.cuh"
 

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 

@@ -21,6 +21,7 @@
 #include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/make_problem.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/share.cuh"

@@ -17,6 +17,7 @@
 
 #include "mhla/cuda/attention/fitting_plan.cuh"
 #include "mhla/cuda/attention/inputs.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/attention/streaming_inputs.cuh"
 #include "mhla/cuda/kernel/streaming_slice.cuh"
 #include "mhla/cuda/kernel/streaming_state.cuh"

@@ -11,6 +11,7 @@
 #include "mhla/core/tensor.hpp"
 #include "mhla/cuda/attention/inputs.cuh"
 #include "mhla/cuda/attention/make_problem.cuh"
+#include "mhla/cuda/attention/mixing_inputs.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
 namespace mhla::cuda::detail {
