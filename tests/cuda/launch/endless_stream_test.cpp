@@ -45,10 +45,10 @@ TEST(EndlessStream, BlocksMayHaveSeveralChunks) {
 
 // The last prefill begins after a wrap of the counters, and one has a partial block alone.
 TEST(EndlessStream, PrefillsGoOn) {
-  const std::vector<std::vector<int>> all = {{6},      {13},         {3, 17},      {12, 15, 18, 40},
-                                             {-1, 31}, {36, -1, 41}, {30, 32, 60}, {24, 48}};
+  const std::vector<std::vector<int>> all = {
+      {13}, {3, 17}, {12, 15, 18, 40}, {-1, 31}, {30, 32, 48}};
   for (const std::vector<int>& ends : all) {
-    StreamCase c = endless(3, 6, 62);
+    StreamCase c = endless(3, 6, 50);
     c.batch = 2;
     check_prefills<bfloat16, 64, 64, kSingle>(c, ends, Arch::kSm80);
   }

@@ -48,20 +48,22 @@ struct EarlierBlocks {
     return Piece::load(p.state.summaries, index(p, at, b) * Place::kMatrixBytes + offset);
   }
 
-  /// Adds a team's part of sum_(b < block - 1) m_(block)b S_b to `sums`.
-  MHLA_DEVICE void add(float (&sums)[8], std::int32_t block, std::int32_t /*done*/,
+  /// Adds a team's part of sum_(b < block - 1) m_(block)b S_b to `sums`, if the piece is `mine`.
+  MHLA_DEVICE void add(float (&sums)[8], bool mine, std::int32_t block, std::int32_t /*done*/,
                        std::int32_t team, std::int64_t offset) const {
     const std::int32_t count = block - 1;
+    const std::int64_t first = index(p, at, 0) * Place::kMatrixBytes + offset;
+    const float* const row = p.matrix(at.head).row(block);
     MHLA_CUDA_LOOP
-    for (std::int32_t b = team; b < count; b += kTeams * kTogether) {
+    for (std::int32_t b = team; mine && b < count; b += kTeams * kTogether) {
       Piece x[kTogether];
       float m[kTogether];
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kTogether; ++j) {
         x[j] = {};
         if (b + j * kTeams >= count) continue;
-        x[j] = summary(b + j * kTeams, offset);
-        m[j] = coefficient(p, at, block, b + j * kTeams);
+        x[j] = Piece::load(p.state.summaries, first + (b + j * kTeams) * Place::kMatrixBytes);
+        m[j] = ptx::ld_global_nc_f32(row + b + j * kTeams);
       }
       MHLA_CUDA_UNROLL
       for (int j = 0; j < kTogether; ++j) {
@@ -72,12 +74,12 @@ struct EarlierBlocks {
   }
 
   /// Returns a team's part of the same sum of z_b.
-  MHLA_DEVICE float key_sum(std::int32_t block, std::int32_t /*done*/, std::int32_t team,
+  MHLA_DEVICE float key_sum(bool mine, std::int32_t block, std::int32_t /*done*/, std::int32_t team,
                             std::int32_t number) const {
     const float* const z = p.state.summaries.key_sum + index(p, at, 0) * D;
     float sum = 0;
     MHLA_CUDA_LOOP
-    for (std::int32_t b = team; b < block - 1; b += kTeams) {
+    for (std::int32_t b = team; mine && b < block - 1; b += kTeams) {
       sum += coefficient(p, at, block, b) *
              ptx::ld_global_f32(z + static_cast<std::int64_t>(b) * D + number);
     }

@@ -36,6 +36,7 @@ struct EarlierTerms {
   static constexpr int kTeams = 8;
   static constexpr int kParts = (D * Place::kPieces * kTeams - 1) / Place::kThreads + 1;
   static constexpr bool kHasStates = true;
+  static constexpr std::int32_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
 
   const StreamingStepParameters& p;
   const Place& at;
@@ -43,7 +44,7 @@ struct EarlierTerms {
   /// has U(begin - 1).
   SummaryArray written{};
   std::int64_t written_pair = 0;
-  std::int32_t begin = std::numeric_limits<std::int32_t>::max();
+  std::int32_t begin = kMostBlocks;
 
   /// m_ib for b = i and b = i - 1
   static MHLA_DEVICE float coefficient(const StreamingStepParameters& p, const Place& at,
@@ -76,11 +77,11 @@ struct EarlierTerms {
 
   /// Replaces a team's U(done) by U(block - 1), and adds its products to `sums`. Without a block
   /// (`done` is -1), U(0) is 0.
-  MHLA_DEVICE void add(float (&sums)[8], std::int32_t block, std::int32_t done, std::int32_t team,
-                       std::int64_t offset) const {
+  MHLA_DEVICE void add(float (&sums)[8], bool mine, std::int32_t block, std::int32_t done,
+                       std::int32_t team, std::int64_t offset) const {
     const MixingArray terms = p.matrix(at.head);
     MHLA_CUDA_LOOP
-    for (std::int32_t r = team; r < p.terms; r += kTeams) {
+    for (std::int32_t r = team; mine && r < p.terms; r += kTeams) {
       const float decay = ptx::ld_global_nc_f32(terms.row(1) + r);
       float* const state = p.state.terms + (at.pair * p.terms + r) * (D * E) + offset / 2;
       float u[8] = {};
@@ -114,12 +115,12 @@ struct EarlierTerms {
   }
 
   /// The same for a number of the key sums. Returns the team's sum.
-  MHLA_DEVICE float key_sum(std::int32_t block, std::int32_t done, std::int32_t team,
+  MHLA_DEVICE float key_sum(bool mine, std::int32_t block, std::int32_t done, std::int32_t team,
                             std::int32_t number) const {
     const MixingArray terms = p.matrix(at.head);
     float sum = 0;
     MHLA_CUDA_LOOP
-    for (std::int32_t r = team; r < p.terms; r += kTeams) {
+    for (std::int32_t r = team; mine && r < p.terms; r += kTeams) {
       const float decay = ptx::ld_global_nc_f32(terms.row(1) + r);
       float* const state = p.state.term_key_sums + (at.pair * p.terms + r) * D + number;
       float u = done < 0 ? 0 : ptx::ld_global_f32(state);

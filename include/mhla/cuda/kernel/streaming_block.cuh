@@ -147,11 +147,11 @@ class StreamingBlock {
     }
   }
 
-  /// Computes S_i and z_i of a full block, whose last chunk is in shared memory, and writes them as
-  /// summary `index` of the state. It overwrites kOutBytes at shared address `out` after its first
+  /// Computes S_i and z_i of a full block, whose last chunk is in shared memory, and writes them
+  /// where Earlier has them. It overwrites kOutBytes at shared address `out` after its first
   /// barrier.
-  MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, std::int64_t index,
-                                 std::uint32_t out) const {
+  template <class Earlier>
+  MHLA_DEVICE void write_summary(const Params& p, StreamPosition now, std::uint32_t out) const {
     ptx::bar_sync();
     MHLA_CUDA_LOOP
     for (int r = 0; r < kRowTiles; ++r) {
@@ -171,7 +171,7 @@ class StreamingBlock {
       const std::uint32_t warp = at_.thread / 32;
       const bool later = warp % 2 != 0;  // half of the warps writes after the other half
       if (later) ptx::bar_sync();
-      if (16 * tile < D) write(p, index, tile, sums, {out + warp / 2 * Out::kBytes});
+      if (16 * tile < D) write<Earlier>(p, now, tile, sums, {out + warp / 2 * Out::kBytes});
       if (!later) ptx::bar_sync();
       ptx::bar_sync();
     }
@@ -195,9 +195,11 @@ class StreamingBlock {
     }
   }
 
-  MHLA_DEVICE void write(const Params& p, std::int64_t index, std::uint32_t tile, Summary& sums,
+  template <class Earlier>
+  MHLA_DEVICE void write(const Params& p, StreamPosition now, std::uint32_t tile, Summary& sums,
                          Out out) const {
     const std::uint32_t lane = at_.thread % 32;
+    const std::int64_t index = Earlier::index(p, at_, now.block);
     const std::int64_t begin = index * Place::kMatrixBytes + at_.offset(0, 0);
     const auto row = static_cast<std::int32_t>(16 * tile);
     const ConsecutiveTokens rows{row, D};

@@ -67,6 +67,7 @@ struct StreamingMixture {
   static constexpr std::int64_t kMatrixBytes = Place::kMatrixBytes;
   static constexpr int kTeams = Earlier::kTeams;
   static constexpr int kMembers = kThreads / kTeams;
+  static constexpr std::int32_t kEndless = std::numeric_limits<std::int32_t>::max();
 
   /// Returns S~' + m S for one piece.
   static MHLA_DEVICE Piece with_latest(const Piece& mixture, float m, const Piece& summary) {
@@ -80,9 +81,8 @@ struct StreamingMixture {
     return (2 * at.pair + block % 2) * kMatrixBytes;
   }
   /// Offset in bytes of a piece of the slice in a summary.
-  static MHLA_DEVICE std::int64_t piece_offset(const Place& at, std::int32_t piece) {
-    const auto number = static_cast<std::uint32_t>(piece);
-    return at.offset(number / kPieces, number % kPieces);
+  static MHLA_DEVICE std::int64_t piece_offset(const Place& at, std::uint32_t piece) {
+    return at.offset(piece / kPieces, piece % kPieces);
   }
   /// Address of z~' of a block.
   static MHLA_DEVICE float* key_sum(const StreamingStepParameters& p, const Place& at,
@@ -192,8 +192,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P, Earlier>::restore(const Earlier& e
   const StreamingStepParameters& p = earlier.p;
   constexpr std::int32_t kSize = D * kPieces;
   const bool sums = earlier.at.slice == 0 && p.normalization.denominator == Denominator::kKeySum;
-  const std::int32_t blocks =
-      Earlier::kHasStates ? std::numeric_limits<std::int32_t>::max() : p.blocks.blocks();
+  const std::int32_t blocks = Earlier::kHasStates ? kEndless : p.blocks.blocks();
   if (now.block > 0 && now.block < blocks) {
     const std::int32_t done = earlier.done();
     mix(earlier, now.block, done, part_of(kSize, part), now.slot, shared);
@@ -211,7 +210,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P, Earlier>::restore(const Earlier& e
     const Range pieces = part_of(kSize, part), numbers = part_of(D, part);
     MHLA_CUDA_LOOP
     for (std::int32_t n = pieces.begin + thread; n < pieces.end; n += kThreads) {
-      earlier.keep(now.block - 1, piece_offset(earlier.at, n));
+      earlier.keep(now.block - 1, piece_offset(earlier.at, static_cast<std::uint32_t>(n)));
     }
     MHLA_CUDA_LOOP
     for (std::int32_t n = numbers.begin + thread; sums && n < numbers.end; n += kThreads) {
@@ -232,11 +231,11 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P, Earlier>::mix(const Earlier& earli
   const std::int32_t member = at.thread % kMembers, team = at.thread / kMembers;
   MHLA_CUDA_LOOP
   for (std::int32_t first = pieces.begin; first < pieces.end; first += kMembers) {
-    const std::int32_t piece = first + member;
+    const auto piece = static_cast<std::uint32_t>(first + member);
     const std::int64_t offset = piece_offset(at, piece);
-    const bool mine = piece < pieces.end;
+    const bool mine = first + member < pieces.end;
     float sums[8] = {};
-    if (mine) earlier.add(sums, block, done, team, offset);
+    earlier.add(sums, mine, block, done, team, offset);
     ptx::bar_sync();  // earlier contents have been read
     ptx::st_shared_v4(shared + at.thread * 16, four_floats(sums));
     ptx::st_shared_v4(shared + (kThreads + at.thread) * 16, four_floats(sums + 4));
@@ -253,7 +252,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P, Earlier>::mix(const Earlier& earli
       }
     }
     Piece x = Piece::rounded(sums);
-    if (piece / kPieces / 2 / Place::kGroups < turns) {
+    if (static_cast<std::int32_t>(piece / kPieces / 2 / Place::kGroups) < turns) {
       const float m = Earlier::coefficient(p, at, block, block - 1);
       x = with_latest(x, m, earlier.summary(block - 1, offset));
     }
@@ -274,7 +273,7 @@ MHLA_DEVICE void StreamingMixture<T, D, E, P, Earlier>::mix_key_sums(const Earli
   for (std::int32_t first = numbers.begin; first < numbers.end; first += kMembers) {
     const std::int32_t number = first + member;
     const bool mine = number < numbers.end;
-    float sum = mine ? earlier.key_sum(block, done, team, number) : 0;
+    float sum = earlier.key_sum(mine, block, done, team, number);
     ptx::bar_sync();
     ptx::st_shared_f32(shared + at.thread * 4, sum);
     ptx::bar_sync();

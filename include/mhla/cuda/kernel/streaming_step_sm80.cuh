@@ -155,9 +155,7 @@ class StreamingStepSm80 {
     }
     write(p, at, pair, sums, score);
     keep(p, at, now, block);
-    if (last) {
-      block.write_summary(p, now, Earlier::index(p, at, now.block), ptx::shared_begin() + kSums);
-    }
+    if (last) block.template write_summary<Earlier>(p, now, ptx::shared_begin() + kSums);
     Mixture::prepare(p, at, now, ptx::shared_begin() + kSums);
   }
 
