@@ -126,7 +126,7 @@ TEST(StreamingState, PartsFollowEachOther) {
   }
 }
 
-// Positions of equal parity, at or behind the third block, count alike.
+// Positions from the third block on count alike if they are an even number of blocks apart.
 TEST(StreamingState, CountersOfStreamsWithoutAnEndStayBelowFourBlocks) {
   for (const int slots : {1, 4, 7}) {
     int counter = 0;

@@ -27,8 +27,8 @@
 /// block writes 2 D E of S_i. If the block has more than 64 tokens, that step reads all of them
 /// again for each 64 rows of S_i.
 ///
-/// With decaying terms, a step reads and writes 4 R D E / W of the terms' sums in place of the
-/// summaries, and a stream has no last token (kernel/earlier_terms.cuh).
+/// With decaying terms, a step reads and writes 4 R D E / W of sums in place of the summaries. Such
+/// a stream has no last token (kernel/earlier_terms.cuh).
 ///
 /// After the last of a stream's M W tokens, outputs are NaN and the state does not change. The same
 /// holds for items without a sequence. The host is not notified: it must count, too.
