@@ -31,14 +31,16 @@ struct MixingOperand {
   ptx::Words4 low[kSteps][kSteps];
 };
 
-/// \param m       first row in device memory
-/// \param stride  elements from one row to the next
+/// \param m              first row in device memory
+/// \param stride         elements from one row to the next
+/// \param column_stride  elements from one column to the next
 template <class T, int kSteps>
 MHLA_DEVICE MixingOperand<kSteps> load_mixing(const float* m, std::int64_t stride,
                                               std::uint32_t rows, std::uint32_t columns,
-                                              std::uint32_t lane) {
+                                              std::uint32_t lane, std::int64_t column_stride = 1) {
   const auto load = [&](std::uint32_t i, std::uint32_t b) {
-    return i < rows && b < columns ? ptx::ld_global_nc_f32(m + i * stride + b) : 0.0f;
+    return i < rows && b < columns ? ptx::ld_global_nc_f32(m + i * stride + b * column_stride)
+                                   : 0.0f;
   };
   MixingOperand<kSteps> operand;
   MHLA_CUDA_UNROLL
@@ -135,14 +137,14 @@ struct VectorMixing {
   MHLA_DEVICE std::uint32_t number(int sum) const { return sum / kVectors * 32 + lane; }
 
   MHLA_DEVICE void mix(const float* m, std::int64_t stride, std::uint32_t rows,
-                       std::uint32_t columns) {
+                       std::uint32_t columns, std::int64_t column_stride = 1) {
     MHLA_CUDA_UNROLL
     for (int o = 0; o < kSums; ++o) {
       sums[o] = 0;
       if (vector(o) >= rows) continue;
       const std::uint32_t index = number(o) < kWidth ? number(o) : kWidth - 1;
       for (std::uint32_t b = 0; b < columns; ++b) {
-        sums[o] += ptx::ld_global_nc_f32(m + vector(o) * stride + b) *
+        sums[o] += ptx::ld_global_nc_f32(m + vector(o) * stride + b * column_stride) *
                    ptx::ld_shared_f32(vectors + (b * kWidth + index) * 4);
       }
     }
