@@ -95,14 +95,13 @@ MHLA_DEVICE void multiply(float (&sums)[kTiles][4], const Fragment<kDepth>& rows
 }
 
 /// Adds products with the transpose of rows row.. row + 8 kTiles - 1 of the tile. The tile holds B
-/// as [n][k] in columns 0 to K - 1, and kTiles is even.
+/// as [n][k] in columns 0 to K - 1.
 template <class T, int kDepth, class Tile, int kTiles>
 MHLA_DEVICE void multiply_transposed(float (&sums)[kTiles][4], const Fragment<kDepth>& rows,
                                      Tile tile, std::uint32_t row, std::uint32_t lane) {
-  static_assert(kTiles % 2 == 0, "two tiles of 8 rows are loaded together");
   const TileCoord at = transposed_columns_coord(lane);
   MHLA_CUDA_UNROLL
-  for (std::uint32_t j = 0; j < kTiles; j += 2) {
+  for (std::uint32_t j = 0; j + 1 < kTiles; j += 2) {
     const std::uint32_t tile_row = row + 8 * j + at.row;
     MHLA_CUDA_UNROLL
     for (std::uint32_t s = 0; s < kDepth / 16; ++s) {
@@ -116,6 +115,21 @@ MHLA_DEVICE void multiply_transposed(float (&sums)[kTiles][4], const Fragment<kD
       const ptx::Words2 b = ptx::ldmatrix_x2(tile.piece(row + 8 * j + lane % 16, kDepth / 8 - 1));
       ptx::mma_m16n8k8<T>(sums[j], rows.x[kLast], rows.x[kLast + 1], b.x[0]);
       ptx::mma_m16n8k8<T>(sums[j + 1], rows.x[kLast], rows.x[kLast + 1], b.x[1]);
+    }
+  }
+  if constexpr (kTiles % 2 != 0) {
+    constexpr int kLastTile = kTiles - 1;
+    const std::uint32_t tile_row = row + 8 * kLastTile + lane % 8;
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t s = 0; s < kDepth / 16; ++s) {
+      const ptx::Words2 b = ptx::ldmatrix_x2(tile.piece(tile_row, 2 * s + lane / 8 % 2));
+      const std::uint32_t* const a = rows.x + 4 * s;
+      ptx::mma_m16n8k16<T>(sums[kLastTile], a[0], a[1], a[2], a[3], b.x[0], b.x[1]);
+    }
+    if constexpr (kDepth % 16 != 0) {
+      constexpr int kLast = Fragment<kDepth>::kWords - 2;
+      const ptx::Words2 b = ptx::ldmatrix_x2(tile.piece(tile_row, kDepth / 8 - 1));
+      ptx::mma_m16n8k8<T>(sums[kLastTile], rows.x[kLast], rows.x[kLast + 1], b.x[0]);
     }
   }
 }
