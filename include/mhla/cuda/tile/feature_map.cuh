@@ -140,6 +140,26 @@ MHLA_DEVICE float derivative(const M& map, float x) {
   return static_cast<float>(map.derivative(x));
 }
 
+/// Multiplies pairs by phi' of other pairs, and rounds. Where phi' is 1 no bit changes, and where
+/// phi' of a threshold is 0 the result is 0.
+template <class T, int kCount>
+MHLA_DEVICE void multiply_derivatives(const FeatureMap& map, std::uint32_t (&pairs)[kCount],
+                                      const std::uint32_t (&x)[kCount]) {
+  if (map.exponential) {
+    MHLA_CUDA_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      pairs[i] = ptx::pack<T>(ptx::low<T>(pairs[i]) * derivative(map, ptx::low<T>(x[i])),
+                              ptx::high<T>(pairs[i]) * derivative(map, ptx::high<T>(x[i])));
+    }
+    return;
+  }
+  MHLA_CUDA_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    pairs[i] &= (ptx::low<T>(x[i]) > map.floor ? 0x0000FFFFu : 0u) |
+                (ptx::high<T>(x[i]) > map.floor ? 0xFFFF0000u : 0u);
+  }
+}
+
 /// Applies phi to both numbers of each pair. phi of NaN is NaN.
 template <class T, class Formula, int kCount>
 MHLA_DEVICE void apply(Formula phi, std::uint32_t (&pairs)[kCount]) {
