@@ -38,19 +38,18 @@ mhla::cuda::GradientProblem gradient_problem(GradientCall<T>& call, GradientTens
   return problem;
 }
 
-/// Runs a gradient under a schedule and returns its plan.
-/// \param maps  call.op, or a MappedOperator of the call's own feature maps
-template <int D, int E, bool kCausal, bool kRotary = false, class T, class Maps>
-mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>& to,
-                                      mhla::cuda::Device target, unsigned seed,
-                                      const std::type_identity_t<Tensor<T>>* out,
-                                      const Maps& maps) {
+/// Runs a gradient under a schedule: launch(problem, workspace, stream) launches its kernels. Lets
+/// them access the memory of the call. Returns the reports of the kernels.
+/// \param problem  gradient_problem(call, to, out), of which some gradients may be unwanted
+template <class T, class Launch>
+std::vector<emulator::Report> run_kernels(GradientCall<T>& call, GradientTensors<T>& to,
+                                          const mhla::cuda::GradientProblem& problem,
+                                          std::size_t workspace_bytes, unsigned seed,
+                                          const std::type_identity_t<Tensor<T>>* out,
+                                          const Launch& launch) {
   using emulator::Access;
-  const mhla::cuda::GradientProblem problem = gradient_problem(call, to, out);
-  const mhla::cuda::GradientPlan plan =
-      mhla::cuda::gradient_plan<D, E, kCausal, kRotary>(problem, target);
   emulator::Device device(seed);
-  Array<unsigned char> workspace(static_cast<std::int64_t>(plan.workspace_bytes) + 1);
+  Array<unsigned char> workspace(static_cast<std::int64_t>(workspace_bytes) + 1);
   const auto track = [&](const char* name, auto& x, Access access) {
     if (x.bytes() > 0) device.track(name, x.raw(), x.bytes(), access);
   };
@@ -76,13 +75,32 @@ mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>&
   track("dgate", to.gate, Access::kWrite);
   track("dmixing", to.mixing, Access::kWrite);
   track("dgain", to.gain, Access::kWrite);
-  device.track("workspace", workspace.data(), plan.workspace_bytes, Access::kReadWrite);
-  const mhla::cuda::MixingArray mixing = call.mixing_array();
-  mhla::cuda::run_gradient<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace.data(),
-                                                      target, EmulatedStream(device), maps);
+  if (workspace_bytes > 0) {
+    device.track("workspace", workspace.data(), workspace_bytes, Access::kReadWrite);
+  }
+  const EmulatedStream stream(device);
+  launch(problem, workspace.data(), stream);
   for (const Tensor<T>* x : {&to.q, &to.k, &to.v, &to.gate}) {
     EXPECT_TRUE(x->padding_is_untouched());
   }
+  return stream.reports();
+}
+
+/// Runs a gradient under a schedule and returns its plan.
+/// \param maps  call.op, or a MappedOperator of the call's own feature maps
+template <int D, int E, bool kCausal, bool kRotary = false, class T, class Maps>
+mhla::cuda::GradientPlan run_gradient(GradientCall<T>& call, GradientTensors<T>& to,
+                                      mhla::cuda::Device target, unsigned seed,
+                                      const std::type_identity_t<Tensor<T>>* out,
+                                      const Maps& maps) {
+  const mhla::cuda::GradientProblem problem = gradient_problem(call, to, out);
+  const mhla::cuda::GradientPlan plan =
+      mhla::cuda::gradient_plan<D, E, kCausal, kRotary>(problem, target);
+  const auto launch = [&](const auto& of, unsigned char* workspace, const EmulatedStream& stream) {
+    mhla::cuda::run_gradient<T, D, E, kCausal, kRotary>(plan, of, call.mixing_array(), workspace,
+                                                        target, stream, maps);
+  };
+  run_kernels(call, to, problem, plan.workspace_bytes, seed, out, launch);
   return plan;
 }
 
