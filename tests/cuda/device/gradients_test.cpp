@@ -155,7 +155,9 @@ void of_partitions() {
   device_test::for_each_kind([]<class T, int D, int E>() {
     check<T, D, E>({.tokens = 40, .block = 1});
     check<T, D, E>({.batch = 2, .heads = 3, .tokens = 200, .block = 16});
-    check<T, D, E>({.tokens = 400, .block = 64, .layout = 1});
+    for (const std::int32_t multiprocessors : {1, 8}) {  // a fused kernel, or products
+      check<T, D, E>({.tokens = 400, .block = 64, .layout = 1}, multiprocessors);
+    }
     check<T, D, E>({.batch = 2, .tokens = {19, 14}, .block = {4, 3}, .layout = 2});
     check<T, D, E>({.heads = 2, .tokens = {6, 9, 10}, .block = {2, 3, 5}, .layout = 1});
     check<T, D, E>({.tokens = 90, .block = 30, .key_tokens = {20, 18}, .key_block = {4, 3}});
@@ -294,6 +296,8 @@ void of_many_heads() {
     check<T, D, E>({.batch = 3, .heads = 50, .tokens = 64, .block = 16}, all);
     CallShape shape{.batch = 2, .heads = 20, .tokens = 512, .block = 64, .causal = true};
     if (D == 64) check<T, D, E>(shape, all);
+    CallShape few_blocks{.batch = 4, .heads = 50, .tokens = 512, .block = 64};
+    if (D == 64) check<T, D, E>(few_blocks, all);
   });
 }
 

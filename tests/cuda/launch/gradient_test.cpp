@@ -64,7 +64,8 @@ class GradientForms : public cuda_test::FormTest<W> {
     return cuda_test::run_and_compare_gradient<T, D, E, kCausal, kRotary>(shape, device);
   }
 
-  /// Two devices. The first has one kernel for gradients of few tokens, the second several.
+  /// Two devices with much and with little shared memory. The first has one kernel for gradients of
+  /// few tokens, the second several.
   static std::array<Device, 2> devices() {
     const Device large{Arch::kSm90a, 2};
     return {large, mhla::cuda::with_shared_bytes(large, mhla::cuda::kLeastShared)};
@@ -126,11 +127,21 @@ TYPED_TEST(GradientForms, OfFewTokensTakeScores) {
   }
 }
 
+// With many multiprocessors one head is too few for a fused kernel.
 TYPED_TEST(GradientForms, OfManyTokensTakeSummaries) {
   for (const Arch arch : this->archs(1)) {
     CallShape shape{.tokens = 300, .block = 64, .layout = 1};
-    const GradientPlan plan = this->template run<false>(shape, Device{arch, 2});
-    EXPECT_FALSE(plan.scores);
+    const GradientPlan plan = this->template run<false>(shape, Device{arch, 8});
+    EXPECT_FALSE(plan.scores || plan.fused);
+  }
+}
+
+TYPED_TEST(GradientForms, OfFewBlocksTakeOneKernel) {
+  if constexpr (TypeParam::D <= 72) {
+    CallShape shape{.batch = 2, .tokens = 300, .block = 80, .layout = 1};
+    for (const Device& device : this->devices()) {
+      EXPECT_TRUE(this->template run<false>(shape, device).fused);
+    }
   }
 }
 

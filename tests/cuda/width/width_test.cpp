@@ -230,12 +230,26 @@ TEST(Width, GradientsOfFewTokensAreWithinTheBound) {
   }
 }
 
+// With many multiprocessors one head is too few for a fused kernel.
 TEST(Width, GradientsOfManyTokensAreWithinTheBound) {
   for (const Precision summaries : {Precision::kSingle, Precision::kPair}) {
     CallShape shape{.tokens = 300, .block = 64, .layout = 1};
     shape.op.summaries = summaries;
-    const Device& device = kDevices[summaries == Precision::kPair ? 1 : 0];
-    EXPECT_FALSE(run_backward<false>(shape, device).scores);
+    const Arch arch = summaries == Precision::kPair ? Arch::kSm90a : Arch::kSm80;
+    const GradientPlan plan = run_backward<false>(shape, {arch, 8});
+    EXPECT_FALSE(plan.scores || plan.fused);
+  }
+}
+
+TEST(Width, GradientsOfFewBlocksAreWithinTheBound) {
+  for (const Device& device : {kDevices[0], kDevices[1], kSmall}) {
+    const int most = mhla::cuda::detail::fused_gradient_blocks<kD, kE>(device);
+    const bool small = device.shared_bytes == mhla::cuda::kLeastShared;
+    EXPECT_EQ(most > 0, kD == kE && kD <= (small ? 72 : 96));
+    if (most == 0) continue;
+    CallShape shape{.tokens = {1, 20, 17}, .block = {1, 20, 17 / most + 1}, .layout = 2};
+    shape.op.query_map = shape.op.key_map = mhla::cuda::FeatureMap::elu_plus_one();
+    EXPECT_TRUE(run_backward<false>(shape, device).fused);
   }
 }
 

@@ -12,7 +12,8 @@
 ///
 /// so that each product runs in the form that is planned for it. A causal form mixes by the
 /// strictly lower triangle, and further kernels add the token's own block. For few tokens one
-/// kernel computes all gradients (quadratic_gradient_sm80.cuh).
+/// kernel computes all gradients (quadratic_gradient_sm80.cuh), and for few blocks another one
+/// (fused_gradient_sm80.cuh).
 ///
 /// With decaying terms, products by m^T are the recurrence from the last block on, and gradients of
 /// the terms come from a recurrence over S and dS~ (decay_products_sm80.cuh). No array has M^2
@@ -24,6 +25,7 @@
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/decay_products_sm80.cuh"
+#include "mhla/cuda/kernel/fused_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/intra_weights.cuh"
 #include "mhla/cuda/kernel/pattern_bits.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
@@ -57,9 +59,11 @@ struct GradientLayout {
       plan = *made;
     } else {
       plan.quadratic = detail::takes_quadratic_gradient<D, E, kRotary>(forward(), device);
+      plan.fused =
+          !plan.quadratic && detail::takes_fused_gradient<D, E, kRotary>(forward(), device);
       plan.scores = !plan.quadratic && detail::takes_scores(forward());
     }
-    plan.quadratic ? place_quadratic() : place_arrays();
+    one_kernel() ? place_one_kernel() : place_arrays();
     if (made == nullptr) plan_products();
     place_products();
   }
@@ -81,6 +85,12 @@ struct GradientLayout {
   bool key_sums() const { return forward().op.denominator == Denominator::kKeySum; }
   bool cross() const { return forward().op.denominator == Denominator::kCrossQuery; }
   bool wants_mixing() const { return problem.wants.mixing; }
+  /// Returns true if one kernel computes all gradients.
+  bool one_kernel() const { return plan.quadratic || plan.fused; }
+  /// Most thread blocks of that kernel.
+  std::int32_t thread_blocks() const { return matrices() > 1 ? pairs() : device.multiprocessors; }
+  /// Returns true if the outputs of the forward call are computed again.
+  bool computes_outputs() const { return !plan.fused && problem.computes_outputs(); }
   /// Returns true if the mixing matrix is a sum of decaying terms.
   bool decays() const { return kCausal && forward().decays(); }
   /// Returns true if the features are the tensor itself.
@@ -126,29 +136,6 @@ struct GradientLayout {
                     : mixing;
   }
   DecayArray terms() const { return decay_array(forward(), mixing); }
-
-  /// Parameters of the kernel of plan.quadratic.
-  QuadraticGradientParameters quadratic() const {
-    return {.q = forward().q,
-            .k = forward().k,
-            .v = forward().v,
-            .dout = problem.dout,
-            .out = problem.computes_outputs() ? read_only(arrays.out) : problem.out,
-            .dq = problem.dq,
-            .dk = problem.dk,
-            .dv = problem.dv,
-            .queries = {forward().query_blocks},
-            .keys = {forward().key_blocks},
-            .heads = forward().heads,
-            .pairs = pairs(),
-            .multiprocessors = thread_blocks(),
-            .query_map = forward().op.query_map,
-            .key_map = forward().op.key_map,
-            .normalization = forward().normalization(),
-            .mixing = mixing,
-            .parts = arrays.mixing_parts,
-            .matrices = matrices()};
-  }
 
   // ---- parts of sums ----
 
@@ -234,7 +221,7 @@ struct GradientLayout {
   bool adds_sums() const { return cross() || (key_sums() && !plan.scores && !decays()); }
   /// Number of parts of a matrix's gradient.
   std::int32_t mixing_parts() const {
-    if (plan.quadratic) {
+    if (one_kernel()) {
       return QuadraticGradientParameters::parts_of(pairs_of_matrix(), thread_blocks());
     }
     return product_parts() + (adds_sums() ? sum_products().chunks : 0);
@@ -272,13 +259,19 @@ struct GradientLayout {
     return array;
   }
 
-  /// Most thread blocks of quadratic_gradient_sm80.cuh.
-  std::int32_t thread_blocks() const { return matrices() > 1 ? pairs() : device.multiprocessors; }
-
-  void place_quadratic() {
+  void place_one_kernel() {
     const std::int64_t nq = forward().query_blocks.tokens();
-    arrays.out = place_.tensor(problem.computes_outputs(), forward(), nq, E);
+    arrays.out = place_.tensor(computes_outputs(), forward(), nq, E);
     arrays.mixing_parts = place_.floats(wants_mixing(), matrices() * matrix_parts());
+    if (!plan.fused || !wants_mixing()) return;
+    arrays.kept =
+        place_.bytes(kept_bytes(FusedGradientParameters::parts_of(pairs(), thread_blocks())));
+  }
+
+  /// Bytes of S of so many pairs, as the kernel of plan.fused keeps it.
+  std::int64_t kept_bytes(std::int32_t of_pairs) const {
+    return std::int64_t{of_pairs} * (detail::fused_gradient_blocks<D, E>(device) > 8 ? 32 : 16) *
+           D * D;
   }
 
   void place_arrays() {
@@ -320,12 +313,19 @@ struct GradientLayout {
         static_cast<std::uint64_t>(pairs()) * static_cast<std::uint64_t>(forward().number_bytes());
     const auto nq = tokens * static_cast<std::uint64_t>(forward().query_blocks.tokens());
     const auto nk = tokens * static_cast<std::uint64_t>(forward().key_blocks.tokens());
-    if (problem.computes_outputs()) {
+    if (computes_outputs()) {
       plan.outputs = cuda::plan<D, E>(detail::outputs_of(problem, arrays.out), device);
       count(plan.outputs);
     }
     if (plan.quadratic) {
       plan.traffic.tensors += 4 * D * (nq + nk);
+      return;
+    }
+    if (plan.fused) {
+      plan.traffic.tensors += D * (3 * nq + 6 * nk);
+      if (wants_mixing()) {
+        plan.traffic.summaries += 2 * static_cast<std::uint64_t>(kept_bytes(pairs()));
+      }
       return;
     }
     plan.queries = cuda::plan<kHalfWidth, D>(query_product(0), device);
@@ -342,7 +342,7 @@ struct GradientLayout {
   /// Workspaces of the planned products.
   void place_products() {
     std::size_t first_bytes = plan.outputs.workspace_bytes, second_bytes = 0;
-    if (!plan.quadratic) {
+    if (!one_kernel()) {
       first_bytes = std::max(
           {first_bytes, bytes_of(query_product(0), plan.queries), plan.values.workspace_bytes});
       second_bytes = bytes_of(key_product(0), plan.keys);

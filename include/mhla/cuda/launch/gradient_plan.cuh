@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/fused_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
@@ -25,7 +26,8 @@ struct GradientPlan {
   Plan keys;       ///< of dphi(K)
   Plan values;     ///< of dV
   bool scores;     ///< the mixing matrix's gradient sums scores instead of summaries
-  bool quadratic;  ///< one kernel computes all gradients, without products
+  bool quadratic;  ///< one kernel computes all gradients, without summaries
+  bool fused;      ///< one kernel computes all gradients, with summaries in shared memory
 };
 
 namespace detail {
@@ -52,6 +54,43 @@ constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& de
             device.kernels() == Arch::kSm90a);
   }
   return false;
+}
+
+/// Shared memory of the largest fused gradient kernel that the device runs, or 0.
+constexpr std::int32_t fused_gradient_limit(const Device& device) {
+  if (device.kernels() == Arch::kSm90a) return shared_limit(Arch::kSm90a);
+  if (device.shared_bytes >= shared_limit(Arch::kSm80)) return shared_limit(Arch::kSm80);
+  return device.shared_bytes >= kLeastShared ? kLeastShared : 0;
+}
+
+/// Most blocks of the fused gradient on a device, or 0.
+template <int D, int E>
+constexpr std::int32_t fused_gradient_blocks(const Device& device) {
+  if constexpr (D == E && D <= kWidestFusedGradient) {
+    switch (fused_gradient_limit(device)) {
+      case shared_limit(Arch::kSm90a):
+        return FusedGradientConfig<D, shared_limit(Arch::kSm90a)>::kRegions;
+      case shared_limit(Arch::kSm80):
+        return FusedGradientConfig<D, shared_limit(Arch::kSm80)>::kRegions;
+      case kLeastShared:
+        return FusedGradientConfig<D, kLeastShared>::kRegions;
+      default:
+        return 0;
+    }
+  }
+  return 0;
+}
+
+/// Returns true if one kernel computes all gradients with summaries in shared memory. There are
+/// enough heads to keep the device busy, and more tokens than scores are summed for. Summaries are
+/// no pairs, as those of floats are.
+template <int D, int E, bool kRotary>
+constexpr bool takes_fused_gradient(const Problem& forward, const Device& device) {
+  const std::int32_t blocks = std::max(forward.query_blocks.blocks(), forward.key_blocks.blocks());
+  return !kRotary && !forward.causal && !forward.norm.normed && !crosses(forward) &&
+         forward.op.summaries == Precision::kSingle && !takes_scores(forward) &&
+         blocks <= fused_gradient_blocks<D, E>(device) &&
+         2 * forward.pairs() >= device.multiprocessors;
 }
 
 /// Number of thread blocks that keeps any device busy.

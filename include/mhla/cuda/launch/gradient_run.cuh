@@ -4,6 +4,7 @@
 /// Kernels of a planned gradient (gradient_layout.cuh), in launch order:
 ///
 ///     (forward) -> quadratic_gradient -> ordered_sums                     few tokens, or
+///     fused_gradient -> ordered_sums                                      few blocks, or
 ///
 ///     transposed_mixing, or intra_weights -> (forward) -> features
 ///       -> token_sums, mixed_sums, or decay_mixing, (intra_block_sums, scores)
@@ -27,13 +28,13 @@
 #include "mhla/cuda/kernel/mixed_sums_sm80.cuh"
 #include "mhla/cuda/kernel/ordered_sums.cuh"
 #include "mhla/cuda/kernel/output_gradients_sm80.cuh"
-#include "mhla/cuda/kernel/quadratic_gradient_sm80.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
 #include "mhla/cuda/kernel/token_sums_sm80.cuh"
 #include "mhla/cuda/kernel/transposed_mixing.cuh"
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/gradient_layout.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
+#include "mhla/cuda/launch/one_kernel_gradient.cuh"
 
 namespace mhla::cuda {
 
@@ -54,8 +55,10 @@ class GradientRun {
       if (l_.problem.wants.gain) add_gain_parts(stream);
       return;
     }
-    if (l_.plan.quadratic) {
-      run_quadratic(stream);
+    if (l_.one_kernel()) {
+      compute_outputs(stream);
+      OneKernelGradientRun<T, D, E, kCausal, kRotary>{l_}(stream);
+      if (l_.wants_mixing()) mixing_.add_parts(stream);
       return;
     }
     prepare_mixing(stream);
@@ -93,23 +96,9 @@ class GradientRun {
   /// Computes the outputs again if gradients need them and the caller has not kept them.
   template <class Stream>
   void compute_outputs(const Stream& stream) const {
-    if (!l_.problem.computes_outputs()) return;
+    if (!l_.computes_outputs()) return;
     run<T, D, E, kCausal, kRotary>(l_.plan.outputs, detail::outputs_of(l_.problem, l_.arrays.out),
                                    l_.mixing, l_.first, l_.device, stream);
-  }
-
-  template <class Stream>
-  void run_quadratic(const Stream& stream) const {
-    if constexpr (D == E && QuadraticGradientConfig<D>::kFits && !kCausal && !kRotary &&
-                  !kIsFloat<T>) {
-      compute_outputs(stream);
-      if (l_.cross()) {
-        stream.template run<QuadraticGradientSm80<T, D, true>>(l_.quadratic(), l_.pairs());
-      } else {
-        stream.template run<QuadraticGradientSm80<T, D>>(l_.quadratic(), l_.pairs());
-      }
-      if (l_.wants_mixing()) mixing_.add_parts(stream);
-    }
   }
 
   template <class Stream>

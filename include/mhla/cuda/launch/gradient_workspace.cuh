@@ -21,6 +21,7 @@ struct GradientArrays {
   float *mixed_weights;                  // mixture of c, for the cross-query denominator
   float *inverse_norms, *gain_parts;
   float *mixing_parts, *intra_parts;
+  unsigned char *kept;   // S of each thread block of plan.fused
   float *intra_weights;  // m_ii of decaying terms
 };
 

@@ -1,0 +1,121 @@
+#pragma once
+
+/// \file
+/// Launch of the kernels that compute all gradients of a bidirectional form: one for few tokens
+/// (quadratic_gradient_sm80.cuh), and one for few blocks (fused_gradient_sm80.cuh). They write
+/// parts of the mixing matrix's gradient.
+
+#include "mhla/cuda/arch.cuh"
+#include "mhla/cuda/kernel/fused_gradient_sm80.cuh"
+#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/quadratic_gradient_sm80.cuh"
+#include "mhla/cuda/launch/gradient_layout.cuh"
+#include "mhla/cuda/launch/gradient_plan.cuh"
+#include "mhla/cuda/tile/factors.cuh"
+
+namespace mhla::cuda {
+
+/// Launches the kernel of a plan into a stream.
+template <class T, int D, int E, bool kCausal, bool kRotary>
+class OneKernelGradientRun {
+  using Layout = GradientLayout<D, E, kCausal, kRotary>;
+  static constexpr bool kAny = D == E && !kCausal && !kRotary && !kIsFloat<T>;
+
+ public:
+  explicit OneKernelGradientRun(const Layout& layout) : l_(layout) {}
+
+  template <class Stream>
+  void operator()(const Stream& stream) const {
+    if (l_.plan.quadratic) {
+      run_quadratic(stream);
+    } else if (l_.plan.fused) {
+      run_fused(stream);
+    }
+  }
+
+ private:
+  template <class Stream>
+  void run_quadratic(const Stream& stream) const {
+    if constexpr (kAny && QuadraticGradientConfig<D>::kFits) {
+      if (l_.cross()) {
+        stream.template run<QuadraticGradientSm80<T, D, true>>(quadratic(), l_.pairs());
+      } else {
+        stream.template run<QuadraticGradientSm80<T, D>>(quadratic(), l_.pairs());
+      }
+    }
+  }
+
+  /// Launches the kernel with the most shared memory that the device has.
+  template <class Stream>
+  void run_fused(const Stream& stream) const {
+    if constexpr (kAny && D <= kWidestFusedGradient) {
+      switch (detail::fused_gradient_limit(l_.device)) {
+        case shared_limit(Arch::kSm90a):
+          return run_fused_within<shared_limit(Arch::kSm90a)>(stream);
+        case shared_limit(Arch::kSm80):
+          return run_fused_within<shared_limit(Arch::kSm80)>(stream);
+        default:
+          return run_fused_within<kLeastShared>(stream);
+      }
+    }
+  }
+  template <int kLimit, class Stream>
+  void run_fused_within(const Stream& stream) const {
+    if constexpr (FusedGradientConfig<D, kLimit>::kFits) {
+      using Kernel = FusedGradientSm80<T, D, kFusedGradientLimit<D, kLimit>>;
+      stream.template run<Kernel>(fused(), l_.pairs());
+    }
+  }
+
+  QuadraticGradientParameters quadratic() const {
+    const Problem& forward = l_.forward();
+    return {.q = forward.q,
+            .k = forward.k,
+            .v = forward.v,
+            .dout = l_.problem.dout,
+            .out = l_.computes_outputs() ? read_only(l_.arrays.out) : l_.problem.out,
+            .dq = l_.problem.dq,
+            .dk = l_.problem.dk,
+            .dv = l_.problem.dv,
+            .queries = {forward.query_blocks},
+            .keys = {forward.key_blocks},
+            .heads = forward.heads,
+            .pairs = l_.pairs(),
+            .multiprocessors = l_.thread_blocks(),
+            .query_map = forward.op.query_map,
+            .key_map = forward.op.key_map,
+            .normalization = forward.normalization(),
+            .mixing = l_.mixing,
+            .parts = l_.arrays.mixing_parts,
+            .matrices = l_.matrices()};
+  }
+
+  FusedGradientParameters fused() const {
+    const Problem& forward = l_.forward();
+    return {.q = forward.q,
+            .k = forward.k,
+            .v = forward.v,
+            .dout = l_.problem.dout,
+            .dq = l_.problem.dq,
+            .dk = l_.problem.dk,
+            .dv = l_.problem.dv,
+            .query_blocks = forward.query_blocks,
+            .key_blocks = forward.key_blocks,
+            .heads = forward.heads,
+            .pairs = l_.pairs(),
+            .multiprocessors = l_.thread_blocks(),
+            .query_map = forward.op.query_map,
+            .key_map = forward.op.key_map,
+            .normalization = forward.normalization(),
+            .mixing = l_.mixing,
+            .query_scale = summary_scale(forward.query_blocks.slots()),
+            .key_scale = summary_scale(forward.key_blocks.slots()),
+            .kept = l_.arrays.kept,
+            .parts = l_.arrays.mixing_parts,
+            .matrices = l_.matrices()};
+  }
+
+  const Layout& l_;
+};
+
+}  // namespace mhla::cuda
