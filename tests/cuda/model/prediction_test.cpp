@@ -67,4 +67,15 @@ TEST(Prediction, OfCrossQueryDenominatorsIsThatOfThePage) {
   }
 }
 
+// Columns of the page: case, form, predicted.
+TEST(Prediction, OfGradientsInOneKernelIsThatOfThePage) {
+  for (const auto& c : mhla::cuda_bench::all_cases()) {
+    if (c.label() != "dit_s_512_b64") continue;
+    const std::vector<std::string> row = row_of(c.label() + ", gradients");
+    const Prediction p = mhla::cuda::model::predict_gradients(c);
+    EXPECT_EQ(row[1], p.family.name) << c.label();
+    EXPECT_EQ(row[2], microseconds(p.seconds)) << c.label();
+  }
+}
+
 }  // namespace
