@@ -123,6 +123,14 @@ TYPED_TEST(FusedGradients, TakeAsManyBlocksAsThereAreRegions) {
   }
 }
 
+// The table of include/mhla/cuda/README.md.
+TYPED_TEST(FusedGradients, TakeTheBlocksOfThePage) {
+  const bool narrow = TypeParam::D == 64;
+  std::vector<std::int32_t> most;
+  for (const Device& device : this->devices()) most.push_back(this->most_blocks(device));
+  EXPECT_EQ(most, (std::vector<std::int32_t>{16, narrow ? 16 : 8, narrow ? 8 : 4}));
+}
+
 TYPED_TEST(FusedGradients, OfMatricesOfHeadsAndItems) {
   for (const Matrices matrices : {Matrices::kPerHead, Matrices::kPerItemAndHead}) {
     CallShape shape{.batch = 2, .heads = 2, .tokens = 280, .block = 90};
