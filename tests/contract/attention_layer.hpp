@@ -22,6 +22,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <span>
 #include <string>
@@ -96,6 +97,11 @@ struct LayerRunOf : AnyLayerRun {
     rows_of_item = rows;
     Random rng(7);
     for (double& p : layer.parameters()) p = rng.uniform(-0.5, 0.5);
+    for (const Parameter& tensor : layer.table().all()) {
+      if (!tensor.name.ends_with("offsets"))
+        continue;  // a table, of which rows are divided by sums
+      for (double& f : tensor.place().numbers(layer.parameters())) f = std::abs(f) + 0.1;
+    }
     // Items are drawn one after another, so a smaller batch has the first items of a larger one.
     x = rng.matrix<double>(this->rows(), layer.options().channels);
     Random other(8);

@@ -83,6 +83,29 @@ TEST(LayersInFiles, MayHaveAMixingMatrixPerHead) {
       << text;
 }
 
+/// A table of offsets is read by a layer of any grid.
+TEST(LayersInFiles, MayHaveATableOfOffsets) {
+  VisionOptions vision = kSmallVision;
+  vision.offsets = {3, 3};
+  expect_round_trip<VisionLayer<float>>(vision);
+  expect_round_trip<VideoLayer<float>>({.heads = 2,
+                                        .grid = {2, 4, 4},
+                                        .layout = {1, 2, 2},
+                                        .channels = 24,
+                                        .mixing_per_head = true,
+                                        .offsets = {1, 3, 3}});
+  expect_round_trip<LanguageLayer<float>>({.heads = 2, .channels = 16, .chunks = 3, .offsets = 5});
+
+  VisionLayer<float> layer(vision);
+  fill_randomly(layer.parameters());
+  SafetensorsWriter writer;
+  save_parameters(writer, "", layer.table(), layer.parameters());
+  const Bytes bytes = writer.to_bytes();
+  vision.tokens = {8, 6};
+  const VisionLayer<float> wide(Safetensors::parse(bytes), "", vision);
+  EXPECT_TRUE(std::ranges::equal(wide.parameters(), std::as_const(layer).parameters()));
+}
+
 TEST(BlocksInFiles, ComeBackAsTheyWereSaved) {
   const VisionOptions attention{
       .heads = 2, .tokens = {4, 4}, .block = {2, 2}, .order = TokenOrder::kBlocks};

@@ -63,6 +63,9 @@ TEST(Initial, FillsATensorByItsRule) {
   EXPECT_EQ(values(Initial::uniform_causal(), {2, 2, 2}), (Row{1, 0, 0.5, 0.5, 1, 0, 0.5, 0.5}));
   EXPECT_EQ(values(Initial::locality({2, 3}), {6, 6}),
             numbers(locality<double>({2, 3}, {.sum_to_one = SumToOne::kColumns})));
+  const auto tables = distance_locality<double>({3, 5}, {}, 2);
+  EXPECT_EQ(values(Initial::distance_locality({3, 5}), {2, 1, 3, 5}),
+            Row(tables.storage().begin(), tables.storage().end()));
 }
 
 /// Expects the mean, the variance and the covariance of neighbours within 6 deviations of their
@@ -126,6 +129,9 @@ TEST(InitialErrors, NameTheTensorAndTheRow) {
   for (const auto& shape : std::vector<std::vector<Index>>{{4}, {4, 5}, {4, 4, 5}, {2, 2, 4}}) {
     EXPECT_THROW(table.add("m", shape, Initial::uniform_causal()), option_error);
     EXPECT_THROW(table.add("m", shape, Initial::locality({2, 2})), option_error);
+  }
+  for (const auto& shape : std::vector<std::vector<Index>>{{3, 5}, {1, 3, 5}, {1, 1, 5, 3}}) {
+    EXPECT_THROW(table.add("m", shape, Initial::distance_locality({3, 5})), option_error);
   }
   EXPECT_THROW(table.add("m", {4}, Initial::identity()), option_error);
   EXPECT_THROW(table.add("m", {4}, Initial::normal(0)), option_error);

@@ -33,6 +33,16 @@ struct GroupedLanguageLayer {
             .convolution_bias = true};
   }
 };
+/// The same with a table of offsets per head.
+struct OffsetsLanguageLayer {
+  using Layer = LanguageLayer<double>;
+  static constexpr Index kRows = 11, kBatch = 2;
+  static LanguageOptions options() {
+    LanguageOptions o = GroupedLanguageLayer::options();
+    o.offsets = 3;
+    return o;
+  }
+};
 /// A layer with a learned feature map and without a gate.
 template <class Name>
 struct MappedLanguageLayer {
@@ -62,9 +72,9 @@ struct DpfpName {
 };
 
 using LanguageLayers =
-    testing::Types<SmallLanguageLayer, GroupedLanguageLayer, MappedLanguageLayer<HedgehogName>,
-                   MappedLanguageLayer<ProductName>, MappedLanguageLayer<T2rName>,
-                   MappedLanguageLayer<DpfpName>>;
+    testing::Types<SmallLanguageLayer, GroupedLanguageLayer, OffsetsLanguageLayer,
+                   MappedLanguageLayer<HedgehogName>, MappedLanguageLayer<ProductName>,
+                   MappedLanguageLayer<T2rName>, MappedLanguageLayer<DpfpName>>;
 TEST_ATTENTION_LAYERS(Language, LanguageLayers);
 
 TEST_DECODING_LAYERS(Language, LanguageLayers);
@@ -91,8 +101,11 @@ TEST(LanguageLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
     if (o.key_heads == 0) o.key_heads = rng.integer(0, 1);
     o.expand_k = static_cast<double>(o.heads * 2 * rng.integer(1, 2)) / 8;
     o.expand_v = static_cast<double>(o.heads * rng.integer(1, 4)) / 8;
+    const bool table = rng.chance(0.4);
+    if (table) o.offsets = 2 * rng.integer(0, 3) + 1;
     expect_definition_and_adjoint<LanguageLayer<double>>(
-        rng, o, rng.integer(1, 3), rng.integer(0, o.chunk * o.chunks), "mixing_matrix");
+        rng, o, rng.integer(1, 3), rng.integer(0, o.chunk * o.chunks),
+        table ? "mixing_offsets" : "mixing_matrix");
   }
 }
 
@@ -133,6 +146,43 @@ TEST(LanguageLayer, ProjectsItsMixingMatrixAsTheAuthorsDo) {
   EXPECT_EQ(numbers[0], 1.f);
   EXPECT_EQ(numbers[1], 0.f);
   EXPECT_EQ(numbers[6], 1e-5f);
+}
+
+TEST(LanguageLayer, ProjectsATableOfOffsetsToPositiveNumbers) {
+  LanguageLayer<float> layer(OffsetsLanguageLayer::options());
+  const auto numbers = layer.table().numbers(layer.parameters(), "mixing_offsets");
+  std::fill(numbers.begin(), numbers.end(), 2.f);
+  numbers[1] = -1;
+  layer.project();
+  EXPECT_EQ(numbers[0], 2.f);
+  EXPECT_EQ(numbers[1], 1e-5f);
+}
+
+/// A layer of more chunks begins with the outputs of a layer of fewer.
+TEST(LanguageLayer, ATableOfOffsetsServesAnyNumberOfChunks) {
+  LanguageOptions options = OffsetsLanguageLayer::options();
+  const LanguageLayer<double> trained = AttentionLayerRun<OffsetsLanguageLayer>().layer;
+  options.chunks = 7;
+  LanguageLayer<double> longer(options);
+  ASSERT_EQ(longer.parameters().size(), trained.parameters().size());
+  std::ranges::copy(trained.parameters(), longer.parameters().begin());
+  const Matrix<double> x = Random(3).matrix<double>(28, options.channels), y = longer(x);
+  EXPECT_EQ(y.topRows(12), trained(x.topRows(12)));
+  auto state = longer.start();
+  Matrix<double> next(28, options.channels);
+  longer.append(state, x, next);
+  EXPECT_EQ(next, y);
+}
+
+TEST(LanguageLayer, BeginsWithTheSameMatrixFromATable) {
+  LanguageOptions options = SmallLanguageLayer::options();
+  LanguageLayer<double> plain(options);
+  options.offsets = 5;
+  LanguageLayer<double> table(options);
+  plain.initialize(1);
+  table.initialize(1);
+  const Matrix<double> x = Random(3).matrix<double>(24, options.channels);
+  EXPECT_LE((plain(x) - table(x)).cwiseAbs().maxCoeff(), 1e-14);
 }
 
 TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
@@ -180,6 +230,11 @@ TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o),
             "mhla::LanguageLayer: chunk, chunks has shape [1099511627776, 1099511627776], "
             "expected a product that fits std::ptrdiff_t");
+  o = right, o.offsets = 2;
+  EXPECT_EQ(
+      refused(o),
+      "mhla::LanguageLayer: offsets is [1, 1, 2], expected odd sizes, as many offsets before "
+      "as after, or 0 for a mixing matrix");
   o = right, o.norm_eps = -1;
   EXPECT_EQ(refused(o), "mhla::LanguageLayer: norm_eps is -1.000000, expected 0 or more");
   const LanguageLayer<float> layer(right);

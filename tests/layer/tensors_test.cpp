@@ -92,6 +92,28 @@ TEST(LayerPage, HasTheTensorsOfVisionLayers) {
   expect_page("vision", layer.table(), {{"C", 10}, {"3C", 30}, {"M", 4}, {"s", 5}, {"s²", 25}});
 }
 
+TEST(LayerPage, HasTheTablesOfOffsets) {
+  VisionOptions vision{.heads = 2,
+                       .tokens = {4, 6},
+                       .block = {2, 3},
+                       .order = TokenOrder::kRaster,
+                       .channels = 10,
+                       .lepe = 5,
+                       .mixing_per_head = true,
+                       .offsets = {3, 5}};
+  expect_page(
+      "vision", VisionLayer<float>(vision).table(),
+      {{"C", 10}, {"3C", 30}, {"H", 2}, {"s", 5}, {"s²", 25}, {"F", 1}, {"Y", 3}, {"X", 5}});
+  const VideoLayer<float> video({.heads = 2,
+                                 .grid = {2, 4, 6},
+                                 .layout = {1, 2, 3},
+                                 .channels = 8,
+                                 .lepe = true,
+                                 .mixing_per_head = true,
+                                 .offsets = {1, 3, 5}});
+  expect_page("video", video.table(), {{"C", 8}, {"E", 4}, {"H", 2}, {"F", 1}, {"Y", 3}, {"X", 5}});
+}
+
 TEST(LayerPage, HasTheTensorsOfVideoLayers) {
   const VideoLayer<float> layer(
       {.heads = 2, .grid = {2, 4, 6}, .layout = {1, 2, 3}, .channels = 8, .lepe = true});

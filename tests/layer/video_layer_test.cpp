@@ -79,8 +79,12 @@ TEST(VideoLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
                    .mixing_per_head = seed % 2 == 1,
                    .softmax = rng.chance(0.25)};
     o.channels = 2 * o.heads * rng.integer(1, 4);
+    const bool table = rng.chance(0.4);
+    const auto odd = [&rng] { return 2 * rng.integer(0, 1) + 1; };
+    if (table) o.offsets = {odd(), odd(), odd()};
     expect_definition_and_adjoint<VideoLayer<double>>(
-        rng, o, rng.integer(0, 3), o.grid[0] * o.grid[1] * o.grid[2], "block_attn.conv.weight");
+        rng, o, rng.integer(0, 3), o.grid[0] * o.grid[1] * o.grid[2],
+        table ? "block_attn.offsets" : "block_attn.conv.weight");
   }
 }
 
@@ -104,6 +108,9 @@ TEST(VideoLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: layout is [")) << refused(o);
   o = right, o.grid.sizes[2] = 0;
   EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: layout is [")) << refused(o);
+  o = right, o.offsets = {3, 1, 2};
+  EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: offsets is [3, 1, 2], expected odd sizes"))
+      << refused(o);
   for (const Index channels : {6, 5}) {  // an odd number each, and no multiple of the heads
     o = right, o.channels = channels;
     EXPECT_EQ(refused(o), "mhla::VideoLayer: channels is " + std::to_string(channels) +

@@ -105,7 +105,8 @@ TEST(DitBlock, HasTheParametersOfTheAuthors) {
             "dw_conv.weight [10, 1, 3, 3], identity, with convolution\n"
             "dw_conv.bias [10], zeros, with convolution\n"
             "attn.q_norm.weight left out, with qk_norm\n"
-            "attn.k_norm.weight left out, with qk_norm\n");
+            "attn.k_norm.weight left out, with qk_norm\n"
+            "attn.piece_attn.offsets left out, with offsets\n");
 }
 
 TEST(VisionBlockErrors, NameTheOptionAndWhatWasExpected) {

@@ -54,6 +54,17 @@ struct PlainVisionLayer {
             .normalizer = KeySum{1e-6}};
   }
 };
+/// The layer of DeiT with a table of offsets per head.
+struct OffsetsVisionLayer {
+  using Layer = VisionLayer<double>;
+  static constexpr Index kRows = 24, kBatch = 2;
+  static VisionOptions options() {
+    VisionOptions o = DeitLayer::options();
+    o.block = {2, 2};
+    o.offsets = {3, 5};
+    return o;
+  }
+};
 /// The baseline with softmax attention.
 struct SoftmaxVisionLayer {
   using Layer = VisionLayer<double>;
@@ -65,7 +76,8 @@ struct SoftmaxVisionLayer {
   }
 };
 
-using VisionLayers = testing::Types<DitLayer, DeitLayer, PlainVisionLayer, SoftmaxVisionLayer>;
+using VisionLayers =
+    testing::Types<DitLayer, DeitLayer, PlainVisionLayer, OffsetsVisionLayer, SoftmaxVisionLayer>;
 TEST_ATTENTION_LAYERS(Vision, VisionLayers);
 
 TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
@@ -89,8 +101,11 @@ TEST(VisionLayer, IsItsDefinitionAndBackwardItsAdjointForAnyOptions) {
                     .mixing_per_head = seed % 2 == 1,
                     .softmax = rng.chance(0.25)};
     o.channels = o.heads * rng.integer(2, 5);
+    const bool table = rng.chance(0.4);
+    if (table) o.offsets = {2 * rng.integer(0, 2) + 1, 2 * rng.integer(0, 2) + 1};
     expect_definition_and_adjoint<VisionLayer<double>>(
-        rng, o, rng.integer(0, 3), o.tokens[1] * o.tokens[2], "piece_attn.conv.weight");
+        rng, o, rng.integer(0, 3), o.tokens[1] * o.tokens[2],
+        table ? "piece_attn.offsets" : "piece_attn.conv.weight");
   }
 }
 
@@ -107,6 +122,34 @@ TEST(VisionLayer, OrderOfTokensIsAPermutationOfRows) {
   from_blocks(run.x, order, x);
   to_blocks(raster(x), order, y);
   EXPECT_LE((run.forward() - y).cwiseAbs().maxCoeff(), 1e-14 * y.cwiseAbs().maxCoeff());
+}
+
+TEST(VisionLayer, ATableOfOffsetsServesAnyGrid) {
+  VisionOptions options = OffsetsVisionLayer::options();
+  const VisionLayer<double> trained = AttentionLayerRun<OffsetsVisionLayer>().layer;
+  for (const TokenOrder order : {TokenOrder::kRaster, TokenOrder::kBlocks}) {
+    options.tokens = {10, 4};
+    options.order = order;
+    options.offsets = {3, 5};
+    VisionLayer<double> wide(options);
+    ASSERT_EQ(wide.parameters().size(), trained.parameters().size());
+    std::ranges::copy(trained.parameters(), wide.parameters().begin());
+    options.offsets = {0};
+    VisionLayer<double> plain(options);
+    for (const Parameter& p : plain.table().all()) {
+      const auto to = p.place().numbers(plain.parameters());
+      if (p.name != "piece_attn.conv.weight") {
+        std::ranges::copy(wide.table().numbers(trained.parameters(), p.name), to.begin());
+        continue;
+      }
+      const auto table = wide.table().numbers(wide.parameters(), "piece_attn.offsets");
+      const auto matrices =
+          distance_matrix(DistanceView<const double>(table.data(), {3, 5}, 3), {5, 2});
+      std::ranges::copy(matrices.storage(), to.begin());
+    }
+    const Matrix<double> x = Random(3).matrix<double>(40, options.channels);
+    EXPECT_EQ(wide(x), plain(x));
+  }
 }
 
 TEST(VisionLayer, SoftmaxHasNoMixing) {
@@ -129,6 +172,12 @@ TEST(VisionLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_TRUE(refused(o).starts_with("mhla::VisionLayer: block is [")) << refused(o);
   o = right, o.tokens.sizes[2] = 0;
   EXPECT_TRUE(refused(o).starts_with("mhla::VisionLayer: block is [")) << refused(o);
+  o = right, o.offsets = {3, 4};
+  EXPECT_EQ(refused(o),
+            "mhla::VisionLayer: offsets is [1, 3, 4], expected odd sizes, as many offsets before "
+            "as after, or 0 for a mixing matrix");
+  o = right, o.offsets = {0, 3};
+  EXPECT_TRUE(refused(o).starts_with("mhla::VisionLayer: offsets is [1, 0, 3]")) << refused(o);
   o = right, o.channels = 9;
   EXPECT_EQ(refused(o), "mhla::VisionLayer: channels is 9, expected a multiple of the 2 heads");
   for (const Index lepe : {4, -1}) {
@@ -146,8 +195,13 @@ TEST(VisionLayerErrors, NameTheOptionAndWhatWasExpected) {
   EXPECT_EQ(refused(o), "mhla::VisionLayer: layer_norm_eps is -1.000000, expected 0 or more");
   o = right, o.qk_norm_eps = -1;
   EXPECT_EQ(refused(o), "mhla::VisionLayer: qk_norm_eps is -1.000000, expected 0 or more");
-  const VisionLayer<float> layer(right);
   Matrix<float> x(25, 10), y(25, 10);
+  o = right, o.offsets = {3, 3};
+  const VisionLayer<float> zeros(o);
+  EXPECT_EQ(message_of<error>([&] { zeros(x.topRows(24), y.topRows(24)); }),
+            "mhla::VisionLayer: table of offsets has row 0 with sum 0.000000, expected rows with a "
+            "finite sum other than 0");
+  const VisionLayer<float> layer(right);
   EXPECT_EQ(message_of<error>([&] { layer(x, y); }),
             "mhla::VisionLayer: x has 25 rows, expected 24 tokens an item");
   EXPECT_EQ(message_of<error>(

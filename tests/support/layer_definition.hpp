@@ -38,6 +38,16 @@ void divide_heads(Row<S>& x, const Row<S>& by) {
   for (Index i = 0; i < x.size(); ++i) x[i] = x[i] / by[i / e];
 }
 
+/// The mixing matrices of a layer, from coefficients or, if there are offsets, from tables.
+/// [1 or H, M * M]
+template <class S>
+Matrix<S> mixing_of(const NamedParameters<S>& p, const std::string& matrix,
+                    const std::string& tables, const GridShape& offsets, const GridShape& blocks,
+                    bool causal = false) {
+  return p.has(tables) ? matrices_of_tables(p.numbers(tables), offsets, blocks, causal)
+                       : p.mixing(matrix, blocks[0] * blocks[1] * blocks[2]);
+}
+
 template <class A, class S>
 Matrix<S> exact_rows(const VisionLayer<A>& layer, std::span<const S> parameters, Matrix<S> x,
                      const std::vector<Index>& tokens) {
@@ -56,7 +66,8 @@ Matrix<S> exact_rows(const VisionLayer<A>& layer, std::span<const S> parameters,
   if (!o.softmax) rectify(q, o.feature_eps), rectify(k, o.feature_eps);
   const TokenGrid grid(o.tokens, o.block, o.order == TokenOrder::kRaster);
   const Index m = grid.tokens() / Grid(o.tokens, o.block).block_size(0);
-  const Matrix<S> mixing = p.mixing("piece_attn.conv.weight", m);
+  const Matrix<S> mixing = mixing_of(p, "piece_attn.conv.weight", "piece_attn.offsets", o.offsets,
+                                     Grid(o.tokens, o.block).block_grid());
   Matrix<S> rows(std::ssize(tokens), c);
   for (Index r = 0; r < rows.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
@@ -105,7 +116,8 @@ Matrix<S> exact_rows(const VideoLayer<A>& layer, std::span<const S> parameters, 
   Matrix<S> turned_k = k;
   for (Index j = 0; j < k.rows(); ++j) turn(turned_k.row(j), j);
   const Index m = o.layout[0] * o.layout[1] * o.layout[2];
-  const Matrix<S> mixing = p.mixing("block_attn.conv.weight", m);
+  const Matrix<S> mixing =
+      mixing_of(p, "block_attn.conv.weight", "block_attn.offsets", o.offsets, o.layout);
   Matrix<S> a(read.rows(), v.cols());
   for (Index r = 0; r < a.rows(); ++r) {
     const Index t = tokens[static_cast<std::size_t>(r)];
@@ -200,7 +212,9 @@ Matrix<S> exact_rows(const LanguageLayer<A>& layer, std::span<const S> parameter
     return f;
   };
   const Matrix<S> q = turned(tokens, "q", o.heads), k = turned(all, "k", key_heads);
-  const Matrix<S> v = projected(all, "v"), mixing = p.mixing("mixing_matrix", o.chunks);
+  const Matrix<S> v = projected(all, "v");
+  const Matrix<S> mixing =
+      mixing_of(p, "mixing_matrix", "mixing_offsets", o.offsets, o.chunks, true);
   const S scale(1 / std::sqrt(static_cast<double>(q.cols() / o.heads)));
   Matrix<S> a(q.rows(), v.cols() / key_heads * o.heads);
   for (Index r = 0; r < a.rows(); ++r) {

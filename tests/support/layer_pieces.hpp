@@ -215,6 +215,32 @@ Row<S> convolve_at(const Matrix<S>& v, Index t, const TokenGrid& grid, const Gri
 
 // ---- attention ---------------------------------------------------------------------------------
 
+/// Mixing matrices of a grid of blocks, by a table per matrix of coefficients by offset. Rows sum
+/// to 1 over all blocks, or over those that are not later.   // [1 or H, M * M]
+template <class S>
+Matrix<S> matrices_of_tables(std::span<const S> tables, const GridShape& offsets,
+                             const GridShape& blocks, bool causal) {
+  const TokenGrid places(blocks, {1, 1, 1}, true), table(offsets, {1, 1, 1}, true);
+  const Index m = places.tokens(), size = table.tokens();
+  Matrix<S> all = Matrix<S>::Constant(std::ssize(tables) / size, m * m, S(0));
+  for (Index h = 0; h < all.rows(); ++h) {
+    for (Index i = 0; i < m; ++i) {
+      auto row = all.row(h).segment(i * m, causal ? i + 1 : m);
+      for (Index b = 0; b < row.size(); ++b) {
+        TokenGrid::Place offset = places.place(i);
+        for (std::size_t a = 0; a < 3; ++a) {
+          const Index reach = offsets.sizes[a] / 2;
+          offset[a] = std::clamp(offset[a] - places.place(b)[a], -reach, reach) + reach;
+        }
+        row[b] = tables[static_cast<std::size_t>(h * size + table.token(offset))];
+      }
+      const S sum = row.sum();
+      for (S& c : row) c = c / sum;
+    }
+  }
+  return all;
+}
+
 /// Coefficients c [keys, 1 or H] of head h.
 template <class S>
 Column<S> of_head(const Matrix<S>& c, Index h) {

@@ -16,6 +16,7 @@
 /// Every sequence gets the bits that it has alone, with the same calls. A state is a value with
 /// functions to save, restore, select and reorder (language_state.hpp).
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,11 +60,18 @@ class DecodingLayer : public Layer<F> {
   }
 
   /// Applies the authors' constraint: clamps coefficients of the mixing matrix to [1e-5, 1], and
-  /// sets those above the diagonal to 0. Call it in training after every step.
+  /// sets those above the diagonal to 0. Numbers of a table of offsets become at least 1e-5, so
+  /// that coefficients are at most 1. Call it in training after every step.
   void project() {
-    const auto mixing = this->table().place(std::string(F::kAttention) + "mixing_matrix");
-    const Index chunks = F::language(this->options()).chunks;
-    clamp_to_lower_triangle(detail::mixing_at(mixing, this->parameters(), chunks), A(1e-5), A(1));
+    const LanguageOptions& o = F::language(this->options());
+    const auto mixing =
+        this->table().place(std::string(F::kAttention) + detail::language_mixing_name(o));
+    if (o.offsets == 0) {
+      clamp_to_lower_triangle(detail::mixing_at(mixing, this->parameters(), o.chunks), A(1e-5),
+                              A(1));
+    } else {
+      for (A& f : mixing.numbers(this->parameters())) f = std::max(f, A(1e-5));
+    }
   }
 
   /// Returns a state without tokens. It contains the mixing matrix and packed projections of the

@@ -20,6 +20,7 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/policy/distance_mixing.hpp"
 #include "mhla/policy/grid_partition.hpp"
 #include "mhla/policy/locality.hpp"
 #include "mhla/policy/mixing_matrix.hpp"
@@ -29,11 +30,20 @@ inline namespace MHLA_TARGET {
 
 /// A rule for the initial values of a tensor.
 struct Initial {
-  enum class Rule { kZeros, kOnes, kUniform, kNormal, kIdentity, kLocality, kUniformCausal };
+  enum class Rule {
+    kZeros,
+    kOnes,
+    kUniform,
+    kNormal,
+    kIdentity,
+    kLocality,
+    kUniformCausal,
+    kDistanceLocality
+  };
 
   Rule rule = Rule::kZeros;
   Index terms = 0;      ///< of kUniform and kNormal
-  GridShape blocks{1};  ///< of kLocality
+  GridShape blocks{1};  ///< of kLocality; offsets of kDistanceLocality
 
   static constexpr Initial zeros() { return {}; }
   static constexpr Initial ones() { return {.rule = Rule::kOnes}; }
@@ -54,6 +64,11 @@ struct Initial {
   /// The same of the authors' language layer: uniform_causal(M).
   static constexpr Initial uniform_causal() { return {.rule = Rule::kUniformCausal}; }
 
+  /// Tables of coefficients by offset [H,...], one per head or one in all: distance_locality.
+  static constexpr Initial distance_locality(GridShape offsets) {
+    return {.rule = Rule::kDistanceLocality, .blocks = offsets};
+  }
+
   friend constexpr bool operator==(const Initial&, const Initial&) = default;
   /// Returns the rule in words, such as "uniform 1/sqrt(64)".
   std::string text() const;
@@ -64,8 +79,8 @@ struct Initial {
 // ------------------------------------------------------------------------------------------------
 
 inline std::string Initial::text() const {
-  constexpr const char* kWords[] = {"zeros",    "ones",     "uniform",       "normal",
-                                    "identity", "locality", "uniform_causal"};
+  constexpr const char* kWords[] = {"zeros",    "ones",     "uniform",        "normal",
+                                    "identity", "locality", "uniform_causal", "distance_locality"};
   const std::string word = kWords[static_cast<int>(rule)];
   return terms == 0 ? word : word + " 1/sqrt(" + std::to_string(terms) + ")";
 }
@@ -140,6 +155,10 @@ void set_initial(const Initial& initial, const std::vector<Index>& shape, SplitM
     case Rule::kUniformCausal:
       copies_of(uniform_causal<A>(mixing_blocks(shape)));
       break;
+    case Rule::kDistanceLocality:
+      std::ranges::copy(mhla::distance_locality<A>(initial.blocks, {}, shape[0]).storage(),
+                        numbers.begin());
+      break;
   }
 }
 
@@ -156,6 +175,8 @@ inline bool Initial::fits(const std::vector<Index>& shape) const {
       return terms > 0;
     case Rule::kIdentity:
       return shape.size() >= 2;
+    case Rule::kDistanceLocality:
+      return shape.size() == 4 && std::ranges::equal(blocks.sizes, std::span(shape).subspan(1));
     case Rule::kLocality:
     case Rule::kUniformCausal:
       break;

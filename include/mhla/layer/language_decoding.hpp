@@ -49,7 +49,9 @@ struct LanguageDecoding {
         stream({.width = language_features(o.feature_map, sizes.width),
                 .values = sizes.values,
                 .block_length = o.chunk},
-               MixingMatrix<A>(mixing_at(g.table().place(prefix + "mixing_matrix"), row, o.chunks)),
+               mixing_matrix(g.name(),
+                             language_mixing(g.table().place(prefix + language_mixing_name(o)), o),
+                             o.chunks, row),
                language_operator(o)) {}
 
   /// Rows that the short convolutions keep of a sequence.

@@ -16,6 +16,7 @@
 #include "mhla/layer/dense.hpp"
 #include "mhla/layer/graph.hpp"
 #include "mhla/layer/initial.hpp"
+#include "mhla/layer/mixing_tensor.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
 
@@ -33,7 +34,8 @@ struct LanguageOptions {
   Index chunk = 64;                  ///< tokens of a block
   Index chunks = 32;                 ///< rows of the mixing matrix: most blocks of a sequence
   bool mixing_per_head = false;      ///< the mixing matrix is [H,L,L], one per head
-  bool short_convolution = false;    ///< of q, k and v, with silu
+  Index offsets = 0;  ///< of a table of coefficients by offset in place of the matrix; 0 for none
+  bool short_convolution = false;  ///< of q, k and v, with silu
   bool convolution_bias = false;
   Index convolution_taps = 4;
   bool gate = true;  ///< of the outputs, with silu
@@ -91,9 +93,18 @@ inline const LanguageOptions& checked_language_options(const LanguageOptions& o)
                 "at least 1 each");
   }
   checked_product(kName, "chunk, chunks", {o.chunk, o.chunks});
+  expect_layer_offsets(kName, o.offsets);
   expect_not_negative(kName, "norm_eps", o.norm_eps);
   expect_above_zero(kName, "rotary_base", o.rotary_base);
   return o;
+}
+
+/// Name of the tensor that holds the mixing matrix, or the table in its place.
+inline const char* language_mixing_name(const LanguageOptions& o) {
+  return o.offsets == 0 ? "mixing_matrix" : "mixing_offsets";
+}
+inline MixingTensor language_mixing(const ParameterSlice& place, const LanguageOptions& o) {
+  return {place, o.chunks, o.offsets, true};
 }
 
 /// The dense layers of a feature map.
@@ -126,7 +137,7 @@ inline ParameterSlice language_map_slice(const ParameterTable& table, const std:
 
 /// Where the tensors lie in a row of parameters.
 struct LanguageSlices {
-  ParameterSlice mixing;
+  MixingTensor mixing;
   WeightSlices<DenseView> q, k, v, gate, o;
   WeightSlices<ConvolutionView> q_convolution, k_convolution, v_convolution;
   ParameterSlice q_map, k_map;  // all tensors of a map
@@ -139,8 +150,13 @@ struct LanguageSlices {
     const Index c = options.channels, l = options.chunks, taps = options.convolution_taps;
     const Index queries = s.heads * s.width, keys = s.key_heads * s.width;
     const Index values = s.key_heads * s.values, outputs = s.heads * s.values;
-    mixing = g.tensor("mixing_matrix", mixing_shape(l, 6, options.mixing_per_head, s.heads),
-                      Initial::uniform_causal());
+    const bool table = options.offsets != 0;
+    const Index mixing_heads = options.mixing_per_head ? s.heads : 0;
+    const auto matrix = g.tensor("mixing_matrix", mixing_shape(l, 6, mixing_heads > 0, s.heads),
+                                 Initial::uniform_causal(), {!table, "offsets = 0"});
+    const auto by_offset = g.tensor("mixing_offsets", table_shape(options.offsets, mixing_heads),
+                                    Initial::ones(), {table, "offsets"});
+    mixing = language_mixing(table ? by_offset : matrix, options);
     q = g.dense("q_proj", {queries, c}, false);
     k = g.dense("k_proj", {keys, c}, false);
     v = g.dense("v_proj", {values, c}, false);

@@ -22,6 +22,7 @@
 #include "mhla/layer/language_decoding.hpp"
 #include "mhla/layer/language_maps.hpp"
 #include "mhla/layer/language_parameters.hpp"
+#include "mhla/layer/mixing_tensor.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rotary.hpp"
 #include "mhla/layer/short_convolution.hpp"
@@ -123,12 +124,13 @@ Value sequence_rotary_step(Graph<T>& g, Value x, std::shared_ptr<const RotaryTab
 /// Causal MHLA. Query heads `group`, `group` + groups, ... read the key heads in turn.
 template <class T>
 Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions& o,
-                  ParameterSlice mixing) {
+                  const MixingTensor& mixing) {
   const LanguageSizes s(o);
   const Value y = g.value(s.heads * s.values);
   const ContiguousBlocks blocks{o.chunk};
   const auto op = language_operator(o);
   const Index chunks = o.chunks;
+  const char* const name = g.name();
   const auto heads = [=](const Pass<T>& p, const auto& rows, Index width, Index group, Index step) {
     return split_heads(rows, p.sizes.batch, s.key_heads, width / s.key_heads / step, group, step);
   };
@@ -141,12 +143,12 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
     return heads(p, rows, y.cols, group, s.groups());
   };
   // Matrices of the query heads of a group: one per key head, or one for all heads.
-  const auto matrices = [=](auto row, Index group) {
-    return mixing_at(mixing, row, chunks).of_heads(group, s.groups(), s.key_heads);
+  const auto of_group = [=](const auto& matrices, Index group) {
+    return matrices.of_heads(group, s.groups(), s.key_heads);
   };
-  const auto call = [=](const Pass<T>& p, Index group) {
+  const auto call = [=](const Pass<T>& p, Workspace rest, Index group) {
     const std::size_t share = p.kept.size() / static_cast<std::size_t>(s.groups());
-    return Call{p.rest, p.executor, p.kept.subspan(static_cast<std::size_t>(group) * share, share)};
+    return Call{rest, p.executor, p.kept.subspan(static_cast<std::size_t>(group) * share, share)};
   };
   const auto forward = [=](const Pass<T>& p) {
     const Decoding<T>* const d = p.decoding;
@@ -155,36 +157,43 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
                      causal_kept_bytes(inputs(p, 0), blocks, op));
     }
     if (p.counting()) {
-      return p.needs(d == nullptr ? causal_workspace_bytes(inputs(p, 0), blocks, op, p.executor)
+      return p.needs(d == nullptr ? MixingOfPass<T>::bytes(mixing, chunks, false) +
+                                        causal_workspace_bytes(inputs(p, 0), blocks, op, p.executor)
                                   : append_workspace_bytes(d->shared.stream, p.executor));
+    }
+    if (d == nullptr) {
+      const MixingOfPass<T> w(name, mixing, chunks, p);
+      for (Index group = 0; group < s.groups(); ++group) {
+        causal(inputs(p, group), blocks, of_group(w.matrices(), group), op,
+               outputs(p, p.out(y), group), call(p, w.rest(), group));
+      }
+      return;
     }
     for (Index group = 0; group < s.groups(); ++group) {
       BatchInputs<T> in = inputs(p, group);
-      const auto to = outputs(p, p.out(y), group);
-      if (d == nullptr) {
-        causal(in, blocks, matrices(p.parameters, group), op, to, call(p, group));
-        continue;
-      }
       const std::size_t count = d->heads.size() / static_cast<std::size_t>(s.groups());
       in.query_offsets = in.key_offsets = d->offsets;
       append(d->shared.stream, d->heads.subspan(static_cast<std::size_t>(group) * count, count), in,
-             to, p.call());
+             outputs(p, p.out(y), group), p.call());
     }
   };
   const auto adjoint = [=](const Pass<T>& p) {
     if (p.counting()) {
-      const MixingView<const T> absent(nullptr, Pattern(chunks, chunks),
+      const MixingView<const T> absent(nullptr, mixing.pattern(chunks),
                                        o.mixing_per_head ? s.key_heads : 1, chunks * chunks);
-      return p.needs(causal_gradient_workspace_bytes(inputs(p, 0), blocks, absent, op, p.executor));
+      return p.needs(MixingOfPass<T>::bytes(mixing, chunks, true) +
+                     causal_gradient_workspace_bytes(inputs(p, 0), blocks, absent, op, p.executor));
     }
+    const MixingOfPass<T> w(name, mixing, chunks, p);
     for (Index group = 0; group < s.groups(); ++group) {
-      causal_gradient(inputs(p, group), blocks, matrices(p.parameters, group), op,
+      causal_gradient(inputs(p, group), blocks, of_group(w.matrices(), group), op,
                       outputs(p, p.dout(y), group),
                       {.q = heads(p, p.din(q), q.cols, group, s.groups()),
                        .k = heads(p, p.din(k), k.cols, 0, 1),
                        .v = heads(p, p.din(v), v.cols, 0, 1)},
-                      {.mixing = matrices(p.gradients, group)}, call(p, group));
+                      {.mixing = of_group(w.gradient(), group)}, call(p, w.rest(), group));
     }
+    w.add_gradient();
   };
   return g.add({.output = y, .inputs = {q, k, v}, .read = {q, k, v}, .keeps = true}, forward,
                adjoint);

@@ -23,6 +23,7 @@
 #include "mhla/layer/graph.hpp"
 #include "mhla/layer/head_map.hpp"
 #include "mhla/layer/layer_norm.hpp"
+#include "mhla/layer/mixing_tensor.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rms_norm.hpp"
 #include "mhla/layer/rotary.hpp"
@@ -249,10 +250,11 @@ struct AttentionValues {
 /// neither blocks nor op.
 template <class T, class Op>
 Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const Grid& blocks,
-                     const Op& op, ParameterSlice mixing) {
+                     const Op& op, const MixingTensor& mixing) {
   const Value y = g.value(a.v.cols);
-  const bool softmax = mixing.rows == 0;
+  const bool softmax = mixing.absent();
   const Index m = blocks.blocks();
+  const char* const name = g.name();
   const auto inputs = [=](const Pass<T>& p) {
     return a.heads<BatchInputs<T>>(p.sizes.batch, heads, [&](Value x) { return p.in(x); });
   };
@@ -264,26 +266,30 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
     if (p.counting_kept()) return p.keeps(bidirectional_kept_bytes(in, blocks, op));
     if (p.counting()) {
       if (softmax) return p.needs(softmax_workspace_bytes(in, p.executor));
-      return p.needs(bidirectional_workspace_bytes(in, blocks, op, p.executor));
+      return p.needs(detail::MixingOfPass<T>::bytes(mixing, m, false) +
+                     bidirectional_workspace_bytes(in, blocks, op, p.executor));
     }
     const auto out = split(p, p.out(y));
     if (softmax) return softmax_bidirectional(in, out, {}, p.call());
-    bidirectional(in, blocks, detail::mixing_at(mixing, p.parameters, m), op, out, p.call());
+    const detail::MixingOfPass<T> w(name, mixing, m, p);
+    bidirectional(in, blocks, w.matrices(), op, out, w.call());
   };
   const auto adjoint = [=](const Pass<T>& p) {
     const auto in = inputs(p);
     if (p.counting()) {
       if (softmax) return p.needs(softmax_gradient_workspace_bytes(in, p.executor));
-      const Index matrices = mixing.rows * mixing.cols / (m * m);
-      const MixingView<const T> absent(nullptr, Pattern(m, m), matrices, m * m);
-      return p.needs(bidirectional_gradient_workspace_bytes(in, blocks, absent, op, p.executor));
+      const MixingView<const T> absent(nullptr, mixing.pattern(m), mixing.matrices(m), m * m);
+      return p.needs(detail::MixingOfPass<T>::bytes(mixing, m, true) +
+                     bidirectional_gradient_workspace_bytes(in, blocks, absent, op, p.executor));
     }
     const auto dout = split(p, p.dout(y));
     const auto sums =
         a.heads<BatchGradients<T>>(p.sizes.batch, heads, [&](Value x) { return p.din(x); });
     if (softmax) return softmax_bidirectional_gradient(in, dout, sums, {}, p.call());
-    bidirectional_gradient(in, blocks, detail::mixing_at(mixing, p.parameters, m), op, dout, sums,
-                           {.mixing = detail::mixing_at(mixing, p.gradients, m)}, p.call());
+    const detail::MixingOfPass<T> w(name, mixing, m, p);
+    bidirectional_gradient(in, blocks, w.matrices(), op, dout, sums, {.mixing = w.gradient()},
+                           w.call());
+    w.add_gradient();
   };
   const StepValues::Values values{a.q, a.k, a.v, a.normalizer_q, a.normalizer_k};
   return g.add({.output = y, .inputs = values, .read = values, .keeps = !softmax}, forward,

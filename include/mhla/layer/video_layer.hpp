@@ -28,6 +28,7 @@
 #include "mhla/layer/graph.hpp"
 #include "mhla/layer/initial.hpp"
 #include "mhla/layer/layer.hpp"
+#include "mhla/layer/mixing_tensor.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rotary_table.hpp"
 #include "mhla/layer/rows.hpp"
@@ -52,6 +53,9 @@ struct VideoOptions {
   double norm_eps = 1e-6;
   double rotary_base = 10000;
   bool mixing_per_head = false;  ///< the mixing matrix is [H,M,M], one per head
+  /// Sizes of a table of coefficients by offset between blocks, such as {3, 3}, in place of the
+  /// mixing matrix (distance_mixing.hpp); 0 for none.
+  GridShape offsets{0};
   /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
   bool softmax = false;
 };
@@ -81,6 +85,7 @@ VideoOptions VideoFamily<T>::checked(VideoOptions o) {
                   "one that divides the grid " + grid_text(o.grid));
     }
   }
+  expect_layer_offsets(kName, o.offsets);
   expect_positive(kName, "heads", o.heads);
   expect_channels(kName, o.channels);
   if (o.channels % o.heads != 0 || o.channels / o.heads % 2 != 0) {
@@ -97,7 +102,6 @@ Value VideoFamily<T>::build(Graph<T>& g, Value input, const VideoOptions& o) {
   const Index c = o.channels, width = c / o.heads;
   const GridShape& n = o.layout;
   const Grid blocks(o.grid, {o.grid[0] / n[0], o.grid[1] / n[1], o.grid[2] / n[2]});
-  const Index m = blocks.blocks();
   using Weights = WeightSlices<DenseView>;
   const auto weights = [&](const char* name) { return g.dense(name, {c, c}); };
   const Weights to_q = weights("q"), to_k = weights("k"), to_v = weights("v"), to_o = weights("o");
@@ -106,9 +110,8 @@ Value VideoFamily<T>::build(Graph<T>& g, Value input, const VideoOptions& o) {
   const auto k_gain = g.tensor("norm_k.weight", {c}, ones, {o.qk_norm, "qk_norm"});
   const auto head_gain = g.tensor("g_norm.weight", {width}, ones);
   const Weights to_gate = g.dense("g", {c, c}, {}, {o.gate, "gate"});
-  const auto mixing =
-      g.tensor("block_attn.conv.weight", detail::mixing_shape(m, 4, o.mixing_per_head, o.heads),
-               Initial::locality(n), {!o.softmax, "softmax = false"});
+  const MixingTensor mixing =
+      mixing_tensor(g, "block_attn", n, o.offsets, o.mixing_per_head ? o.heads : 0, o.softmax);
   const auto lepe =
       g.template weights<ConvolutionView>("lepe", {c, 1, 3, 3, 3}, {}, {o.lepe, "lepe"});
 

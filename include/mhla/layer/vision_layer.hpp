@@ -27,6 +27,7 @@
 #include "mhla/layer/graph.hpp"
 #include "mhla/layer/initial.hpp"
 #include "mhla/layer/layer.hpp"
+#include "mhla/layer/mixing_tensor.hpp"
 #include "mhla/layer/parameters.hpp"
 #include "mhla/layer/rows.hpp"
 #include "mhla/layer/steps.hpp"
@@ -72,6 +73,9 @@ struct VisionOptions {
   double layer_norm_eps = 1e-5;
   double qk_norm_eps = 0;        ///< 0 for PyTorch's choice, the epsilon of A
   bool mixing_per_head = false;  ///< the mixing matrix is [H,M,M], one per head
+  /// Sizes of a table of coefficients by offset between blocks, such as {3, 3}, in place of the
+  /// mixing matrix (distance_mixing.hpp); 0 for none.
+  GridShape offsets{0};
   /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
   bool softmax = false;
 };
@@ -113,6 +117,7 @@ VisionOptions VisionFamily<T>::checked(VisionOptions o) {
                   "one that divides the tokens " + grid_text(o.tokens));
     }
   }
+  expect_layer_offsets(kName, o.offsets);
   expect_positive(kName, "heads", o.heads);
   expect_channels(kName, o.channels);
   if (o.channels % o.heads != 0) {
@@ -133,7 +138,6 @@ Value VisionFamily<T>::build(Graph<T>& g, Value x, const VisionOptions& o,
                              const Initial& initial_lepe) {
   const Index c = o.channels;
   const Grid raster(o.tokens, o.block);
-  const Index m = raster.blocks();
   const Initial ones = Initial::ones();
   const auto norm_gain = g.tensor("norm.weight", {c}, ones, {o.layer_norm, "layer_norm"});
   const auto norm_shift =
@@ -143,9 +147,8 @@ Value VisionFamily<T>::build(Graph<T>& g, Value x, const VisionOptions& o,
   const auto k_gain = g.tensor("k_norm.weight", {c}, ones, {o.qk_norm, "qk_norm"});
   const auto lepe = g.template weights<ConvolutionView>("lepe", {c, 1, o.lepe, o.lepe}, {},
                                                         {o.lepe > 0, "lepe"}, initial_lepe);
-  const auto mixing =
-      g.tensor("piece_attn.conv.weight", detail::mixing_shape(m, 4, o.mixing_per_head, o.heads),
-               Initial::locality(raster.block_grid()), {!o.softmax, "softmax = false"});
+  const MixingTensor mixing = mixing_tensor(g, "piece_attn", raster.block_grid(), o.offsets,
+                                            o.mixing_per_head ? o.heads : 0, o.softmax);
   const auto to_out = g.dense("to_out.0", {c, c});
 
   const Value n = o.layer_norm ? layer_norm_step(g, x, norm_gain, norm_shift, o.layer_norm_eps) : x;

@@ -8,6 +8,8 @@
 ///
 /// Cost: a few operations per coefficient, one table in double.
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -106,21 +108,18 @@ MixingMatrix<std::remove_const_t<A>> distance_matrix_tangent(
   return tangent;
 }
 
+namespace detail {
+
+/// Adds the gradient of a table. Allocates nothing.
+/// \param function, argument  names of the call and of f in errors
+/// \param sums                as many numbers as f has
 template <class A>
-void distance_matrix_adjoint(
-    const DistanceView<A>& f, GridShape blocks,
-    const std::type_identity_t<MixingView<const std::remove_const_t<A>>>& dm,
-    const std::type_identity_t<DistanceView<std::remove_const_t<A>>>& df) {
+void add_distance_gradient(const char* function, const char* argument, const DistanceView<A>& f,
+                           GridShape blocks, const MixingView<const std::remove_const_t<A>>& dm,
+                           const DistanceView<std::remove_const_t<A>>& df, std::span<double> sums) {
   using T = std::remove_const_t<A>;
-  constexpr const char* kName = "distance_matrix_adjoint";
-  detail::expect_blocks_of(kName, f, blocks, dm);
-  if (dm.sequences() != 1 || dm.heads() != f.heads()) {
-    detail::fail_shape(kName, "dm", "has " + detail::matrices_text(dm) + " matrices",
-                       std::to_string(f.heads()) + ", one per table of f");
-  }
-  detail::expect_table_like(kName, "df", f, df);
-  const detail::OffsetPlaces<A> places(f, blocks);
-  std::vector<double> sums(df.storage().size());
+  std::ranges::fill(sums, 0.0);
+  const OffsetPlaces<A> places(f, blocks);
   for (Index h = 0; h < f.heads(); ++h) {
     const MixingView<const T> of = dm.of_head(h);
     double* const to = sums.data() + h * f.size();
@@ -133,13 +132,31 @@ void distance_matrix_adjoint(
           weight += double{table[places(i, b)]};
           mean += double{d} * double{table[places(i, b)]};
         });
-        detail::expect_row_sum(kName, "f", i, h, f.heads(), weight);
+        expect_row_sum(function, argument, i, h, f.heads(), weight);
         sum = weight, mean /= weight;
       }
       of.for_each_in_row(i, [&](Index b, T d) { to[places(i, b)] += (double{d} - mean) / sum; });
     }
   }
   for (std::size_t n = 0; n < sums.size(); ++n) df.storage()[n] += static_cast<T>(sums[n]);
+}
+
+}  // namespace detail
+
+template <class A>
+void distance_matrix_adjoint(
+    const DistanceView<A>& f, GridShape blocks,
+    const std::type_identity_t<MixingView<const std::remove_const_t<A>>>& dm,
+    const std::type_identity_t<DistanceView<std::remove_const_t<A>>>& df) {
+  constexpr const char* kName = "distance_matrix_adjoint";
+  detail::expect_blocks_of(kName, f, blocks, dm);
+  if (dm.sequences() != 1 || dm.heads() != f.heads()) {
+    detail::fail_shape(kName, "dm", "has " + detail::matrices_text(dm) + " matrices",
+                       std::to_string(f.heads()) + ", one per table of f");
+  }
+  detail::expect_table_like(kName, "df", f, df);
+  std::vector<double> sums(df.storage().size());
+  detail::add_distance_gradient(kName, "f", f, blocks, dm, df, sums);
 }
 
 }  // namespace MHLA_TARGET

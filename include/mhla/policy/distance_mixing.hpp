@@ -171,22 +171,34 @@ void expect_blocks_of(const char* function, const DistanceView<A>& f, GridShape 
 template <class A>
 class OffsetPlaces {
  public:
-  OffsetPlaces(const DistanceView<A>& f, GridShape blocks) : f_(f) {
-    const Index count = blocks[0] * blocks[1] * blocks[2];
-    for (Index i = 0; i < count; ++i) {
-      places_.push_back({i / (blocks[1] * blocks[2]), i / blocks[2] % blocks[1], i % blocks[2]});
-    }
-  }
+  OffsetPlaces(const DistanceView<A>& f, GridShape blocks) : f_(f), blocks_(blocks) {}
   Index operator()(Index i, Index b) const {
-    const auto& query = places_[static_cast<std::size_t>(i)];
-    const auto& key = places_[static_cast<std::size_t>(b)];
+    const auto query = block(i), key = block(b);
     return f_.place({query[0] - key[0], query[1] - key[1], query[2] - key[2]});
   }
 
  private:
+  /// The place of a block in the grid.
+  std::array<Index, 3> block(Index i) const {
+    return {i / (blocks_[1] * blocks_[2]), i / blocks_[2] % blocks_[1], i % blocks_[2]};
+  }
+
   DistanceView<A> f_;
-  std::vector<std::array<Index, 3>> places_;  // of blocks
+  GridShape blocks_;
 };
+
+/// Writes the coefficients of a grid that m has in its pattern. Allocates nothing.
+/// \param function, argument  names of the call and of f in errors
+template <class A>
+void write_distance_matrix(const char* function, const char* argument, const DistanceView<A>& f,
+                           GridShape blocks, const MixingView<std::remove_const_t<A>>& m) {
+  expect_blocks_of(function, f, blocks, MixingView<const std::remove_const_t<A>>(m));
+  const OffsetPlaces<A> places(f, blocks);
+  m.for_each_place([&](Index h, Index i, Index b, std::remove_const_t<A>& c) {
+    c = f.storage()[static_cast<std::size_t>(h * f.size() + places(i, b))];
+  });
+  if (f.rows_sum_to_one()) normalize_rows(function, argument, m);
+}
 
 }  // namespace detail
 
@@ -218,14 +230,8 @@ DistanceMixing<A> distance_locality(GridShape offsets, const LocalityOptions& op
 template <class A>
 MixingMatrix<std::remove_const_t<A>> distance_matrix(const DistanceView<A>& f, GridShape blocks,
                                                      const Pattern& pattern) {
-  using T = std::remove_const_t<A>;
-  MixingMatrix<T> m(pattern, f.heads());
-  detail::expect_blocks_of("distance_matrix", f, blocks, m.view());
-  const detail::OffsetPlaces<A> places(f, blocks);
-  m.view().for_each_place([&](Index h, Index i, Index b, T& c) {
-    c = f.storage()[static_cast<std::size_t>(h * f.size() + places(i, b))];
-  });
-  if (f.rows_sum_to_one()) detail::normalize_rows("distance_matrix", "f", m.view());
+  MixingMatrix<std::remove_const_t<A>> m(pattern, f.heads());
+  detail::write_distance_matrix("distance_matrix", "f", f, blocks, m.view());
   return m;
 }
 
