@@ -15,3 +15,4 @@
 #include "mhla/cuda/attention/pattern.cuh"
 #include "mhla/cuda/attention/prepared.cuh"
 #include "mhla/cuda/attention/streaming.cuh"
+#include "mhla/cuda/attention/tangent.cuh"

@@ -4,6 +4,7 @@
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/gradient.cuh"
 #include "mhla/cuda/launch/prefill.cuh"
+#include "mhla/cuda/launch/tangent.cuh"
 
 namespace mhla::cuda::build {
 
@@ -30,7 +31,10 @@ namespace mhla::cuda {
       const Plan&, const Problem&, MixingArray, unsigned char*, const Device&,                    \
       const build::Listing&);                                                                     \
   template void GradientRun<type, build::kWidth, build::kValueWidth, causal, rotary>::operator()( \
-      const build::Listing&) const;
+      const build::Listing&) const;                                                               \
+  template void run_tangent<type, build::kWidth, build::kValueWidth, causal, rotary>(             \
+      const TangentPlan&, const TangentProblem&, MixingArray, unsigned char*, const Device&,      \
+      const build::Listing&);
 MHLA_LAUNCHED(bfloat16, false, false)
 MHLA_LAUNCHED(bfloat16, true, false)
 MHLA_LAUNCHED(half, false, false)

@@ -72,6 +72,20 @@ int main() try {
   T of_softplus;
   check(cudaMemcpy(&of_softplus, outputs, sizeof(of_softplus), cudaMemcpyDeviceToHost));
 
+  void* tangents = nullptr;
+  check(cudaMalloc(&tangents, kBytes));
+  const auto tangent = mhla::bnhd(static_cast<T*>(tangents), 1, kTokens, 1, 64);
+  const mhla::cuda::Tangents<T> along{in.q, in.k, in.v};  // absent directions cost nothing
+  const auto tangent_plan = mhla::cuda::bidirectional_tangent_plan<64, 64>(
+      in, blocks, blocks, op, along, out, tangent, device);
+  void* addends = nullptr;
+  check(cudaMalloc(&addends, tangent_plan.workspace_bytes));
+  const mhla::Workspace space(static_cast<std::byte*>(addends), tangent_plan.workspace_bytes);
+  mhla::cuda::bidirectional_tangent<64, 64>(in, blocks, blocks, mixing, op, along, out, tangent,
+                                            space, device, stream);
+  T along_itself;  // outputs are of degree 0 in q and k, of degree 1 in v
+  check(cudaMemcpy(&along_itself, tangents, sizeof(along_itself), cudaMemcpyDeviceToHost));
+
   constexpr int sequences = 1, heads = 1;
   const mhla::cuda::Streaming<64, 64, T> streaming(sequences, heads, 64, mixing, op);
   constexpr int kPrompt = kTokens / 2 - 1, seen = kPrompt;  // two prompts, then one token
@@ -101,7 +115,7 @@ int main() try {
   const auto right = [](T output) {  // all values are equal, so their mean is too
     return std::abs(static_cast<float>(output) - 0.74609375f) < 0.02f;
   };
-  const bool good = right(first) && right(of_softplus) && right(streamed);
+  const bool good = right(first) && right(of_softplus) && right(along_itself) && right(streamed);
   std::printf("%s\n", good ? "right" : "WRONG");
   return good ? 0 : 1;
 } catch (const std::exception& e) {
