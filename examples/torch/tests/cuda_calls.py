@@ -9,6 +9,8 @@ from mhla_torch import kernels
 KINDS = ("bidirectional", "causal", "linear", "linear_causal")
 WIDTHS = ((32, 32), (48, 48), (48, 96), (64, 64), (72, 72), (96, 48), (96, 96), (128, 128),
           (128, 256), (256, 256))
+TAKEN = [(widths, dtype) for dtype in (torch.bfloat16, torch.float16, torch.float32)
+         for widths in WIDTHS if max(widths) <= 128 or dtype is not torch.float32]
 LAYERS = (  # layers that the kernels take, and their channels
     (lambda: mhla_torch.Vision(128, 2, (8, 8), (4, 4), "blocks", qk_norm=True), 128),
     (lambda: mhla_torch.Vision(144, 2, (8, 8), (4, 4), "raster"), 144),
@@ -33,11 +35,11 @@ def tensors(widths=(64, 64), tokens=(24, 24), dtype=torch.bfloat16, device="cpu"
 
 
 def extras(widths=(64, 64), tokens=(24, 24), dtype=torch.bfloat16, device="cpu", batch=2, heads=3):
-    """Angles, a gain and a gate for tensors(), or without angles where D is 72."""
+    """Angles, a gain and a gate for tensors(), without angles that kernels do not take."""
     torch.manual_seed(1)
     d, e = widths
     made = {"gain": torch.randn(e), "gate": torch.randn(batch, tokens[0], heads, e).to(dtype)}
-    if d != 72:
+    if d != 72 and dtype is not torch.float32:
         for argument, n in zip(("query_angles", "key_angles"), tokens):
             angles = torch.randn(n, d // 2)
             made[argument] = torch.stack([angles.cos(), angles.sin()], -1).flatten(-2)

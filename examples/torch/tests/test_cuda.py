@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mhla_torch
-from cuda_calls import built_for_cuda, call, extras, KINDS, LAYERS, tensors, WIDTHS
+from cuda_calls import built_for_cuda, call, extras, KINDS, LAYERS, TAKEN, tensors
 from mhla_torch import built, kernels, operators, registration
 
 # ---- building -----------------------------------------------------------------------------------
@@ -171,8 +171,7 @@ ON_CPU = "q is on cpu, expected a CUDA device"
 
 
 @built_for_cuda
-@pytest.mark.parametrize("widths", WIDTHS)
-@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("widths, dtype", TAKEN)
 def test_takes_what_there_is(widths, dtype):
     q, k, v, mixing = tensors(widths, (13, 24), dtype)
     packed = torch.randn(2, 24, 3, 3, 128).to(dtype).unbind(3)
@@ -195,8 +194,7 @@ def test_takes_what_there_is(widths, dtype):
 
 
 @built_for_cuda
-@pytest.mark.parametrize("widths", WIDTHS)
-@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("widths, dtype", TAKEN)
 def test_takes_angles_gain_and_gate(widths, dtype):
     q, k, v, mixing = tensors(widths, (13, 24), dtype)
     both = extras(widths, (13, 24), dtype)
@@ -267,6 +265,28 @@ def test_layers_take_the_kernels(with_kernels, monkeypatch, make, channels, trai
         assert named["query_angles"].dtype is torch.float32
 
 
+@pytest.mark.parametrize("make, channels", (
+    (lambda: mhla_torch.Vision(128, 2, (8, 8), (4, 4), "blocks", qk_norm=True), 128),
+    (lambda: mhla_torch.Vision(144, 2, (8, 8), (4, 4), "raster"), 144),
+    (lambda: mhla_torch.Video(128, 2, (4, 4, 4), (2, 2, 2), lepe=True), 128),
+    (lambda: mhla_torch.Language(192, 2, 16, 4, convolution=4), 192)))
+def test_layers_of_float32_take_the_kernels(with_kernels, monkeypatch, make, channels):
+    """Checks that PyTorch's operations rotate, normalise and gate around one call of kernels."""
+    calls, run = [], operators._run
+    monkeypatch.setattr(operators, "_run", lambda name, named: calls.append(named) or
+                        run(name, named))
+    layer = make()
+    layer.backend = "kernels"
+    with torch._subclasses.FakeTensorMode():
+        members = {name: torch.empty(t.shape, dtype=t.dtype, device="cuda", requires_grad=True)
+                   for name, t in (*layer.named_parameters(), *layer.named_buffers())}
+        x = torch.empty(2, 64, channels, device="cuda")
+        out = torch.func.functional_call(layer, members, (x,))
+    named, = calls
+    assert out.dtype is named["q"].dtype is torch.float32 and out.is_cuda
+    assert not {"query_angles", "key_angles", "gain", "gate"} & named.keys()
+
+
 def bidirectional(**wrong):
     """A valid call except for the arguments `wrong`."""
     q, k, v, mixing = tensors()
@@ -275,12 +295,19 @@ def bidirectional(**wrong):
 
 
 WIDE = torch.zeros(2, 24, 3, 72, dtype=torch.bfloat16)
+FLOATS = {name: torch.zeros(2, 24, 3, 64) for name in "qkv"}
 
 
 @built_for_cuda
 @pytest.mark.parametrize("wrong, sentence", (
     ({}, ON_CPU),
-    ({"q": torch.zeros(2, 24, 3, 64)}, "q has type Float, expected BFloat16 or Half on CUDA"),
+    ({"q": torch.zeros(2, 24, 3, 64).double()},
+     "q has type Double, expected BFloat16, Half or Float on CUDA"),
+    ({"q": torch.zeros(2, 24, 3, 64)}, "k has type BFloat16, expected Float"),
+    (FLOATS | {"query_angles": ANGLES, "key_angles": ANGLES},
+     "query_angles is given for tensors of float, expected bfloat16 or half"),
+    ({name: torch.zeros(2, 24, 3, 256) for name in "qkv"},
+     r"\(q, v\) have widths \(256, 256\), expected one of .*, \(128, 128\) of Float on CUDA"),
     ({"k": WIDE.half()}, "k has type Half, expected BFloat16"),
     ({"v": WIDE[0]}, "v has 3 axes, expected 4"),
     ({"v": WIDE}, r"\(q, v\) have widths \(64, 72\), expected one of \(32, 32\), \(48, 48\), "),

@@ -1,6 +1,6 @@
 """The operators for CUDA without a device: csrc/cuda calls kernels in the emulator.
 
-Tensors are bfloat16 of widths (64, 64), in blocks of 6 tokens.
+Tensors are bfloat16 or float32 of widths (64, 64), in blocks of 6 tokens.
 """
 
 import itertools
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mhla_torch
-from cuda_calls import call, extras, KINDS, tensors, WIDTHS
+from cuda_calls import call, extras, KINDS, TAKEN, tensors
 
 pytestmark = pytest.mark.usefixtures("emulated")
 OPERATORS = torch.ops.mhla
@@ -70,6 +70,9 @@ def test_equals_the_formula(kind, tokens, name):
         expect_near(out.transpose(1, 2), exact)
 
 
+TOLERANCE = {torch.bfloat16: 4e-2, torch.float32: 1e-4}  # of gradients
+
+
 def leaves_of(kind, arguments, **options):
     """Tensors of a call that have gradients, by name."""
     floats = {name: t for name, t in options.items()
@@ -81,24 +84,25 @@ def leaves_of(kind, arguments, **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tokens", (24, 280))
+@pytest.mark.parametrize("tokens, dtype", ((24, torch.bfloat16), (280, torch.bfloat16),
+                                           (24, torch.float32)))
 @pytest.mark.parametrize("name", ("plain", "masks", "packed"))
 @pytest.mark.parametrize("normed", (False, True))
-def test_gradients_equal_the_formula(kind, tokens, name, normed):
+def test_gradients_equal_the_formula(kind, tokens, dtype, name, normed):
     batch = 1 if name == "packed" else 2
-    heads = 3 if tokens == 24 else 1
-    arguments = tensors(tokens=(tokens, tokens), batch=batch, heads=heads)
+    heads = 3 if (tokens, dtype) == (24, torch.bfloat16) else 1
+    arguments = tensors(tokens=(tokens, tokens), dtype=dtype, batch=batch, heads=heads)
     options = {"plain": {}, "masks": masks(batch, tokens),
                "packed": packed((0, tokens // 3, tokens // 3, tokens))}[name]
     options |= {"eps": 0.5, "norm_eps": 1e-3}
     if normed:
-        more = extras(tokens=(tokens, tokens), batch=batch, heads=heads)
+        more = extras(tokens=(tokens, tokens), dtype=dtype, batch=batch, heads=heads)
         if name == "packed":
             more = {argument: more[argument] for argument in ("gain", "gate")}
         options |= more | {"normalizer": "none"}
     dout = torch.randn_like(arguments[2])
     results = []
-    for function, dtype in ((run, None), (formula, torch.float64)):
+    for function in (run, formula):
         leaves = leaves_of(kind, arguments, **options)
         at = [leaves.get(argument, arguments[3]) for argument in ("q", "k", "v", "mixing")]
         out = function(kind, *at, **(options | {name: t for name, t in leaves.items()
@@ -106,7 +110,21 @@ def test_gradients_equal_the_formula(kind, tokens, name, normed):
         gradients = torch.autograd.grad(out, list(leaves.values()), dout.to(out))
         results.append((out, *gradients))
     for ours, exact in zip(*results):
-        expect_near(ours, exact.double(), 4e-2)
+        expect_near(ours, exact.double(), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_rotates_around_the_kernels(kind):
+    more = {name: t.float() for name, t in extras().items()}
+    more |= {"normalizer": "none", "norm_eps": 1e-3}
+    arguments, results = tensors(dtype=torch.float32), []
+    for function, options in ((call, {"backend": "kernels"}), (formula, {})):
+        leaves = leaves_of(kind, arguments)
+        at = [leaves.get(argument, arguments[3]) for argument in ("q", "k", "v", "mixing")]
+        out = function(kind, *at, **more, **options)
+        results.append((out, *torch.autograd.grad(out.sum(), list(leaves.values()))))
+    for ours, exact in zip(*results):
+        expect_near(ours, exact.double(), TOLERANCE[torch.float32])
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])
@@ -268,11 +286,17 @@ def test_packed_sequences_are_of_one_batch_item():
         run("causal", *tensors(), **packed())
 
 
-@pytest.mark.parametrize("widths", WIDTHS)
-@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize("widths, dtype", TAKEN)
 def test_tells_the_form_of_all_widths(widths, dtype):
     form = OPERATORS.bidirectional_form(*tensors(widths, dtype=dtype), [], [6])
-    assert form == ("three-stage" if widths == (256, 256) else "quadratic")
+    in_stages = widths == (256, 256) or dtype is torch.float32
+    assert form == ("three-stage" if in_stages else "quadratic")
+
+
+def test_float32_has_no_wide_kernels():
+    for widths in ((128, 256), (256, 256)):
+        with pytest.raises((ValueError, RuntimeError), match="have widths .* of Float on CUDA"):
+            run("causal", *tensors(widths, dtype=torch.float32))
 
 
 def test_tells_the_form():

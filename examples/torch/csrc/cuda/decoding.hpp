@@ -47,7 +47,7 @@ class Decoding {
            .denominator = denominator(function_, sums),
            .eps = static_cast<float>(eps),
            .scale = static_cast<float>(scale)};
-    (void)expect_types(function_, q_, k_, v_);
+    (void)expect_types(function_, q_, k_, v_, false);
     expect_type(function_, "mixing", mixing_, ScalarType::Float, 2);
     expect_type(function_, "state", state_, ScalarType::Byte, 1);
     expect_one_device<Place>(function_, q_,
@@ -64,7 +64,7 @@ class Decoding {
   /// Calls work.operator()<S>(call, place) for the streams S of the tensors' type and widths.
   template <class Work>
   Tensor run(const Work& work) const {
-    return with_widths(function_, q_, v_, [&]<class T, int D, int E>() {
+    return with_widths<false>(function_, q_, v_, [&]<class T, int D, int E>() {
       Place place(q_);
       const std::array<Index, 4> sizes{q_.size(0), q_.size(1), q_.size(2), v_.size(3)};
       const Tensor out = torch::stable::new_empty(

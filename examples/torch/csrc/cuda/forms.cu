@@ -15,13 +15,13 @@ namespace mhla_torch {
 namespace {
 
 /// A prepared form of any kind, of the template Form<kCausal, R>.
-template <int D, template <bool, class> class Form>
+template <bool kRotates, template <bool, class> class Form>
 struct AnyForm {
   using type = std::variant<Form<false, mhla::cuda::NoRotary>, Form<true, mhla::cuda::NoRotary>,
                             Form<false, mhla::cuda::Rotary>, Form<true, mhla::cuda::Rotary>>;
 };
 template <template <bool, class> class Form>
-struct AnyForm<72, Form> {
+struct AnyForm<false, Form> {
   using type = std::variant<Form<false, mhla::cuda::NoRotary>, Form<true, mhla::cuda::NoRotary>>;
 };
 
@@ -30,7 +30,7 @@ template <class T, int D, int E>
 struct Prepared {
   template <bool kCausal, class R>
   using Form = mhla::cuda::Prepared<D, E, kCausal, T, R>;
-  using Any = typename AnyForm<D, Form>::type;
+  using Any = typename AnyForm<kRotates<T, D>, Form>::type;
 
   Call call;
   int device;
@@ -40,7 +40,7 @@ struct Prepared {
       : call(of), device(which), form(prepare(of, mhla::cuda::current_device())) {}
 
   static Any prepare(const Call& of, const mhla::cuda::Device& device) {
-    return with_rotary<D>(of, [&]<class R>() -> Any {
+    return with_rotary<T, D>(of, [&]<class R>() -> Any {
       const auto in = inputs<T>(of);
       const auto out = of_type<T>(of.out);
       if (of.causal) {
@@ -56,7 +56,7 @@ template <class T, int D, int E>
 struct PreparedGradient {
   template <bool kCausal, class R>
   using Form = mhla::cuda::PreparedGradient<D, E, kCausal, T, R>;
-  using Any = typename AnyForm<D, Form>::type;
+  using Any = typename AnyForm<kRotates<T, D>, Form>::type;
 
   GradientCall call;
   int device;
@@ -67,7 +67,7 @@ struct PreparedGradient {
 
   static Any prepare(const GradientCall& of, const mhla::cuda::Device& device) {
     const Call& forward = of.forward;
-    return with_rotary<D>(forward, [&]<class R>() -> Any {
+    return with_rotary<T, D>(forward, [&]<class R>() -> Any {
       const auto make = [&]<bool kCausal>() {
         return Form<kCausal, R>(inputs<T>(forward), forward.query_blocks, forward.key_blocks,
                                 forward.op, of_type<const T>(of.dout), gradients<T>(of), device,
@@ -157,6 +157,6 @@ void Forms<T, D, E>::run(const GradientCall& call, int device,
       prepared<PreparedGradient<T, D, E>>(call, device).form);
 }
 
-template struct Forms<Eigen::MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;
+template struct Forms<MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;
 
 }  // namespace mhla_torch

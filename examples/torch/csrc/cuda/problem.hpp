@@ -52,7 +52,7 @@ class Problem {
         options_(from) {
     expect_layout(kName, options_);
     refuse_options(kName, options_);
-    const ScalarType type = expect_types(kName, q_, k_, v_);
+    const ScalarType type = expect_types(kName, q_, k_, v_, true);
     if (options_.gate) expect_type(kName, "gate", *options_.gate, type, 4);
     expect_both("query_angles", options_.query_angles, "key_angles", options_.key_angles);
     expect_both("query_offsets", options_.query_offsets, "key_offsets", options_.key_offsets);
@@ -140,7 +140,7 @@ class Problem {
   /// Calls work.operator()<Forms<T, D, E>>() for the tensors' type and widths.
   template <class Work>
   auto of_widths(const Work& work) const {
-    return with_widths(kName, q_, v_, [&]<class T, int D, int E>() {
+    return with_widths<true>(kName, q_, v_, [&]<class T, int D, int E>() {
       return work.template operator()<Forms<T, D, E>>();
     });
   }
@@ -265,8 +265,9 @@ class Problem {
   /// Returns the tensor, or a copy if its rows are not dense, as gradients need them.
   static Tensor with_dense_rows(const Tensor& t) {
     bool fits = t.stride(3) == 1 && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
+    const Index whole = 16 / static_cast<Index>(t.element_size());
     for (Index axis = 0; axis < 3; ++axis) {
-      fits = fits && (t.size(axis) == 1 || t.stride(axis) % 8 == 0);
+      fits = fits && (t.size(axis) == 1 || t.stride(axis) % whole == 0);
     }
     if (fits) return t;
     return t.is_contiguous() ? torch::stable::clone(t) : torch::stable::contiguous(t);

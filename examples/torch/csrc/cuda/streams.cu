@@ -45,6 +45,6 @@ void Streams<T, D, E>::step(const StreamCall& call, const std::int32_t* sequence
   }
 }
 
-template struct Streams<Eigen::MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;
+template struct Streams<MHLA_TYPE, MHLA_WIDTH, MHLA_VALUE_WIDTH>;
 
 }  // namespace mhla_torch

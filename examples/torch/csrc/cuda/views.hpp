@@ -46,13 +46,20 @@ R rotary(const Call& call) {
   }
 }
 
+/// True if there are kernels that rotate D features of tensors of T.
+template <class T, int D>
+inline constexpr bool kRotates = D % 16 == 0 && !std::is_same_v<T, float>;
+
 /// Calls work.operator()<R>() for the type R of the call's rotary embedding.
-/// \throws option_error if there are no kernels that rotate D features.
-template <int D, class Work>
+/// \throws option_error if there are no kernels that rotate D features of tensors of T.
+template <class T, int D, class Work>
 auto with_rotary(const Call& call, const Work& work) {
   if (!call.rotary) return work.template operator()<mhla::cuda::NoRotary>();
-  if constexpr (D % 16 == 0) {
+  if constexpr (kRotates<T, D>) {
     return work.template operator()<mhla::cuda::Rotary>();
+  } else if constexpr (std::is_same_v<T, float>) {
+    throw mhla::option_error(
+        "mhla::cuda: query_angles is given for tensors of float, expected bfloat16 or half");
   } else {
     throw mhla::option_error("mhla::cuda: query_angles is given for D of " + std::to_string(D) +
                              ", expected a multiple of 16");

@@ -80,7 +80,7 @@ def _cuda_refusal(name, tensors, weights, blocks, options):
     """The reason why the kernels for CUDA refuse a call, or nothing."""
     q, v = tensors["q"], tensors["v"]
     four_axes = q.dim() == v.dim() == 4
-    reason = _kind_refusal(q.dtype, (q.shape[3], v.shape[3]) if four_axes else None)
+    reason = _kind_refusal(q.dtype, (q.shape[3], v.shape[3]) if four_axes else None, floats=True)
     if reason or not four_axes:
         return reason
     for argument in ("normalizer_q", "normalizer_k", "query_map", "key_map"):
@@ -95,7 +95,7 @@ def _cuda_refusal(name, tensors, weights, blocks, options):
         if reason:
             return reason
     if options.get("query_offsets") is not None and options.get("key_offsets") is not None:
-        reason = _packed_refusal(name, weights, blocks, options)
+        reason = _packed_refusal(name, q, weights, blocks, options)
         if reason:
             return reason
     for argument, tensor in tensors.items():
@@ -106,12 +106,18 @@ def _cuda_refusal(name, tensors, weights, blocks, options):
     return ""
 
 
-def _kind_refusal(dtype, widths):
-    """The reason why the kernels for CUDA refuse tensors of a type and of widths, or nothing."""
-    if dtype not in (torch.bfloat16, torch.float16):
-        return f"q has type {dtype}, expected bfloat16 or float16 on CUDA"
-    if widths is not None and widths not in _CUDA_WIDTHS:
-        known = ", ".join(map(str, _CUDA_WIDTHS))
+def _kind_refusal(dtype, widths, floats=False):
+    """The reason why the kernels for CUDA refuse tensors of a type and of widths, or nothing.
+
+    floats: tensors may be float32
+    """
+    is_float = floats and dtype is torch.float32
+    if dtype not in (torch.bfloat16, torch.float16) and not is_float:
+        types = "bfloat16, float16 or float32" if floats else "bfloat16 or float16"
+        return f"q has type {dtype}, expected {types} on CUDA"
+    pairs = [pair for pair in _CUDA_WIDTHS if max(pair) <= 128 or not is_float]
+    if widths is not None and widths not in pairs:
+        known = ", ".join(map(str, pairs)) + " in float32" * is_float
         return f"q and v have widths {widths}, expected one of {known} on CUDA"
     return ""
 
@@ -122,10 +128,13 @@ def _is_causal(name, blocks):
 
 def _rotary_refusal(name, tensors, weights, blocks, options):
     """The reason why the kernels for CUDA refuse rotary angles, or nothing."""
+    normed = options.get("normalizer", "key_sum") != "none"
+    if tensors["q"].dtype is torch.float32:  # which PyTorch's operations rotate
+        return "query_angles is given with a normalizer, expected none in float32 on CUDA" * normed
     width = tensors["q"].shape[3]
     if width % 16 != 0:
         return f"query_angles is given with a width of {width}, expected a multiple of 16 on CUDA"
-    if _is_causal(name, blocks) and options.get("normalizer", "key_sum") != "none":
+    if _is_causal(name, blocks) and normed:
         return "query_angles is given with a normalizer, expected none in causal forms on CUDA"
     for argument in ("query_angles", "key_angles"):
         if argument in weights and weights[argument].requires_grad:
@@ -133,9 +142,10 @@ def _rotary_refusal(name, tensors, weights, blocks, options):
     return ""
 
 
-def _packed_refusal(name, weights, blocks, options):
+def _packed_refusal(name, q, weights, blocks, options):
     """The reason why the kernels for CUDA refuse packed sequences, or nothing."""
-    if "query_angles" in weights or "key_angles" in weights:
+    rotated = "query_angles" in weights or "key_angles" in weights
+    if rotated and q.dtype is not torch.float32:
         return "query_angles is given with packed sequences, expected none on CUDA"
     if _is_causal(name, blocks) and options["key_offsets"] is not options["query_offsets"]:
         return ("key_offsets is another tensor than query_offsets, expected the same in causal "

@@ -41,14 +41,15 @@ with float64 tensors, also under autocast.
 There are two backends. "kernels" are the library's kernels. On the CPU they accept all of the above
 but [B,H,M,M], and PyTorch applies angles, gain and gate around them, in the type of the sums. On
 CUDA they accept bfloat16 and float16 with (D, E) of (32, 32), (48, 48), (48, 96), (64, 64),
-(72, 72), (96, 48), (96, 96), (128, 128), (128, 256) and (256, 256), and the feature maps relu,
-elu_plus_one and identity. There they apply angles, gain and gate themselves. Angles have D that is
-a multiple of 16, and causal calls with angles have no normaliser. Causal calls of (256, 256) have
-no gain. On CUDA they accept no normalizer_q or normalizer_k; rows are dense and begin at multiples
-of 16 bytes. Packed sequences there have max_queries and max_keys, or a grid, and no angles. Causal calls
-pass one tensor as query_offsets and key_offsets. Rows outside of all sequences, and rows after the
-first max_queries of a sequence, get outputs and gradients of 0. Masked and packed tensors, and
-those with a prefix, are copied once.
+(72, 72), (96, 48), (96, 96), (128, 128), (128, 256) and (256, 256), float32 with those of up to
+128, and the feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate
+themselves. Angles have D that is a multiple of 16, and causal calls with angles have no normaliser.
+In float32 PyTorch applies angles, of any even D, and no call with angles has a normaliser. Causal
+calls of (256, 256) have no gain. On CUDA they accept no normalizer_q or normalizer_k; rows are dense
+and begin at multiples of 16 bytes. Packed sequences there have max_queries and max_keys, or a grid,
+and in 16 bits no angles. Causal calls pass one tensor as query_offsets and key_offsets. Rows outside
+of all sequences, and rows after the first max_queries of a sequence, get outputs and gradients of 0.
+Masked and packed tensors, and those with a prefix, are copied once.
 Kernels have gradients in reverse mode, of first order, of all but the angles.
 "formula" is plain PyTorch (mhla_torch.formula), for any device, argument and kind of derivative.
 "auto", the default, takes the kernels if they accept the call, and otherwise the formula, with a
@@ -203,7 +204,7 @@ def sums_of(dtype):
 
 _TENSORS = ("normalizer_q", "normalizer_k", "gate")
 _PARAMETERS = ("query_map", "key_map", "query_angles", "key_angles", "gain")
-_AROUND = ("query_angles", "key_angles", "gain", "gate")  # which kernels of the CPU lack
+_AROUND = ("query_angles", "key_angles", "gain", "gate")
 _PACKED = ("query_offsets", "max_queries", "key_offsets", "max_keys")
 _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
@@ -246,11 +247,18 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
         return out[0] if keep else out
 
     named = given | weights | options
-    if q.is_cuda or not any(argument in named for argument in _AROUND):
+    if not any(argument in named for argument in _around(given["q"])):
         return by_kernels(named | blocks)
     inner = blocks | ({"mixing": named.pop("mixing")} if "mixing" in named else {})
     run = functools.partial(formula.around, f"mhla::{name}", lambda **t: by_kernels(t | inner))
     return without_autocast(q, run, **named)
+
+
+def _around(q):
+    """Arguments that PyTorch's operations take around the kernels for tensors such as q."""
+    if not q.is_cuda:
+        return _AROUND
+    return ("query_angles", "key_angles") if q.dtype is torch.float32 else ()
 
 
 def _with_offsets(name, q, options):
@@ -336,6 +344,8 @@ def _form(name, tensors, weights, blocks, options):
     if not tensors["q"].is_cuda:
         return "cpu"
     ask = getattr(torch.ops.mhla, name + "_form")
+    left_out = _around(tensors["q"])
+    weights = {argument: t for argument, t in weights.items() if argument not in left_out}
     return ask(**tensors, **weights, **blocks, **options)
 
 

@@ -27,7 +27,10 @@ class Emulation {
   /// The device that calls are planned for.
   static constexpr mhla::cuda::Device kTarget{mhla::cuda::Arch::kSm80, 2};
 
-  /// Lets kernels access elements of two bytes.
+  /// \param bytes  of an element of the call's tensors
+  explicit Emulation(mhla::Index bytes) : bytes_(bytes) {}
+
+  /// Lets kernels access elements.
   template <class Byte>
   void track(const char* name, const mhla::TensorView<Byte>& x) {
     if (x.data == nullptr) return;
@@ -36,7 +39,7 @@ class Emulation {
       last += (x.shape[axis] - 1) * x.strides[axis];
       count *= x.shape[axis];
     }
-    if (count > 0) track(name, x.data, 2 * (last + 1));
+    if (count > 0) track(name, x.data, bytes_ * (last + 1));
   }
   template <class A>
   void track(const char* name, std::span<A> x) {
@@ -81,6 +84,7 @@ class Emulation {
                   emulator::Access::kReadWrite);
   }
 
+  mhla::Index bytes_;
   mutable emulator::Device device_{1};
   std::set<const void*> tracked_;
 };

@@ -1,6 +1,6 @@
 /// \file
-/// The forms of csrc/cuda/forms.hpp, with kernels in the emulator. bfloat16 of widths (64, 64) has
-/// kernels. Memory that a call does not name faults.
+/// The forms of csrc/cuda/forms.hpp, with kernels in the emulator. bfloat16 and float of widths
+/// (64, 64) have kernels. Memory that a call does not name faults.
 
 #include "cuda/forms.hpp"
 
@@ -35,9 +35,9 @@ MixingArray mixing_of(const Call& call, const Problem& problem) {
 }
 
 /// Calls work.operator()<kCausal, R>() for the call's form.
-template <int D, class Work>
+template <class T, int D, class Work>
 auto with_form(const Call& call, const Work& work) {
-  return with_rotary<D>(call, [&]<class R>() {
+  return with_rotary<T, D>(call, [&]<class R>() {
     if (call.causal) return work.template operator()<true, R>();
     return work.template operator()<false, R>();
   });
@@ -76,10 +76,10 @@ void track(Emulation& device, const Call& call) {
 }
 
 template <class T, int D, int E>
-constexpr bool kHasKernels = std::is_same_v<T, Eigen::bfloat16>&& D == 64 && E == 64;
+constexpr bool kHasKernels = !std::is_same_v<T, Eigen::half> && D == 64 && E == 64;
 
 /// Checks a call as a prepared one does, if forms.cu would use the preparation of the latest call.
-template <class AnyCall, class AnyProblem, class Check>
+template <class T, class AnyCall, class AnyProblem, class Check>
 void expect_prepared(const AnyCall& call, const AnyProblem& problem, const Check& check) {
   thread_local std::optional<std::pair<AnyCall, AnyProblem>> latest;
   if (latest && same_layout(latest->first, call)) check(kName, problem, latest->second);
@@ -87,25 +87,26 @@ void expect_prepared(const AnyCall& call, const AnyProblem& problem, const Check
 }
 
 [[noreturn]] void refuse_widths() {
-  throw mhla::option_error("emulated: q and v are of other types or widths than bfloat16 (64, 64)");
+  throw mhla::option_error("emulated: q and v are of half or of other widths than (64, 64)");
 }
 
 }  // namespace
 
 template <class T, int D, int E>
 void Forms<T, D, E>::check(const Call& call) {
-  with_form<D>(call, [&]<bool kCausal, class R>() { (void)problem_of<T, D, E, kCausal, R>(call); });
+  with_form<T, D>(call,
+                  [&]<bool kCausal, class R>() { (void)problem_of<T, D, E, kCausal, R>(call); });
 }
 
 template <class T, int D, int E>
 void Forms<T, D, E>::check(const GradientCall& call) {
-  with_form<D>(call.forward,
-               [&]<bool kCausal, class R>() { (void)problem_of<T, D, E, kCausal, R>(call); });
+  with_form<T, D>(call.forward,
+                  [&]<bool kCausal, class R>() { (void)problem_of<T, D, E, kCausal, R>(call); });
 }
 
 template <class T, int D, int E>
 const char* Forms<T, D, E>::form(const Call& call, int) {
-  return with_form<D>(call, [&]<bool kCausal, class R>() {
+  return with_form<T, D>(call, [&]<bool kCausal, class R>() {
     return name(
         mhla::cuda::plan<D, E>(problem_of<T, D, E, kCausal, R>(call), Emulation::kTarget).form);
   });
@@ -115,15 +116,15 @@ template <class T, int D, int E>
 void Forms<T, D, E>::run(const Call& call, int,
                          const std::function<mhla::Workspace(std::size_t)>& workspace, void*) {
   if constexpr (kHasKernels<T, D, E>) {
-    with_form<D>(call, [&]<bool kCausal, class R>() {
+    with_form<T, D>(call, [&]<bool kCausal, class R>() {
       const Problem problem = problem_of<T, D, E, kCausal, R>(call);
       mhla::cuda::detail::expect_data(kName, inputs<T>(call), of_type<T>(call.out));
-      expect_prepared(call, problem, mhla::cuda::detail::expect_same_layout);
+      expect_prepared<T>(call, problem, mhla::cuda::detail::expect_same_layout);
       const auto plan = mhla::cuda::plan<D, E>(problem, Emulation::kTarget);
-      Emulation device;
+      Emulation device(sizeof(T));
       track(device, call);
       unsigned char* const memory = device.track("workspace", workspace(plan.workspace_bytes));
-      mhla::cuda::run<mhla::cuda::bfloat16, D, E, kCausal, !std::is_same_v<R, NoRotary>>(
+      mhla::cuda::run<mhla::cuda::kernel_scalar_t<T>, D, E, kCausal, !std::is_same_v<R, NoRotary>>(
           plan, problem, mixing_of(call, problem), memory, Emulation::kTarget, device);
     });
   } else {
@@ -135,23 +136,23 @@ template <class T, int D, int E>
 void Forms<T, D, E>::run(const GradientCall& call, int,
                          const std::function<mhla::Workspace(std::size_t)>& workspace, void*) {
   if constexpr (kHasKernels<T, D, E>) {
-    with_form<D>(call.forward, [&]<bool kCausal, class R>() {
+    with_form<T, D>(call.forward, [&]<bool kCausal, class R>() {
       constexpr bool kRotary = !std::is_same_v<R, NoRotary>;
       const GradientProblem problem = problem_of<T, D, E, kCausal, R>(call);
       mhla::cuda::detail::expect_gradient_data(kName, inputs<T>(call.forward),
                                                of_type<const T>(call.dout), gradients<T>(call),
                                                mhla::cuda::Kept<T>{of_type<const T>(call.out)});
-      expect_prepared(call, problem, mhla::cuda::detail::expect_same_gradient);
+      expect_prepared<T>(call, problem, mhla::cuda::detail::expect_same_gradient);
       const auto plan =
           mhla::cuda::gradient_plan<D, E, kCausal, kRotary>(problem, Emulation::kTarget);
-      Emulation device;
+      Emulation device(sizeof(T));
       track(device, call.forward);
       device.track("dout", call.dout), device.track("kept", call.out);
       device.track("dq", call.dq), device.track("dk", call.dk), device.track("dv", call.dv);
       device.track("dgate", call.dgate), device.track("dgain", call.dgain);
       device.track("dmixing", call.dmixing, call.forward.q);
       unsigned char* const memory = device.track("workspace", workspace(plan.workspace_bytes));
-      mhla::cuda::run_gradient<mhla::cuda::bfloat16, D, E, kCausal, kRotary>(
+      mhla::cuda::run_gradient<mhla::cuda::kernel_scalar_t<T>, D, E, kCausal, kRotary>(
           plan, problem, mixing_of(call.forward, problem.forward), memory, Emulation::kTarget,
           device, problem.forward.op);
     });
@@ -180,5 +181,13 @@ template struct Forms<Eigen::half, 96, 96>;
 template struct Forms<Eigen::half, 128, 128>;
 template struct Forms<Eigen::half, 128, 256>;
 template struct Forms<Eigen::half, 256, 256>;
+template struct Forms<float, 32, 32>;
+template struct Forms<float, 48, 48>;
+template struct Forms<float, 48, 96>;
+template struct Forms<float, 64, 64>;
+template struct Forms<float, 72, 72>;
+template struct Forms<float, 96, 48>;
+template struct Forms<float, 96, 96>;
+template struct Forms<float, 128, 128>;
 
 }  // namespace mhla_torch

@@ -89,7 +89,7 @@ void Streams<T, D, E>::prefill(const StreamCall& call, mhla::Index first, mhla::
     const auto before = static_cast<std::int32_t>(seen);
     const auto plan = mhla::cuda::prefill_plan<D, E>(problem, before, blocks_of(call).slots(),
                                                      Emulation::kTarget);
-    Emulation device;
+    Emulation device(sizeof(T));
     track(device, call);
     auto parts = parameters<T, D, E>(call, problem);
     parts.first = static_cast<std::int32_t>(first);
@@ -108,7 +108,7 @@ void Streams<T, D, E>::step(const StreamCall& call, const std::int32_t* sequence
     if (call.q.tokens() != 1 || (sequence_of == nullptr && count != call.sequences)) {
       throw mhla::shape_error("emulated: q is not one token of each sequence");
     }
-    Emulation device;
+    Emulation device(sizeof(T));
     track(device, call);
     auto token = parameters<T, D, E>(call, problem_of<T, D, E>(call, 0));
     token.sequence_of = sequence_of;
