@@ -263,6 +263,42 @@ def test_queries_and_keys_of_other_lengths():
                 formula("linear", q, k, v, mixing, **options))
 
 
+@pytest.mark.parametrize("dtype, leading, name", (
+    (torch.bfloat16, (), "plain"), (torch.bfloat16, (2,), "packed"),
+    (torch.bfloat16, (2, 2), "normed"), (torch.float32, (2,), "plain")))
+def test_decaying_terms_equal_the_formula(dtype, leading, name):
+    """Terms of up to 32, of all heads or of each, with their gradients."""
+    tokens, batch = (50, 1) if name == "packed" else (30, 2)
+    q, k, v, _ = tensors(tokens=(tokens, tokens), dtype=dtype, batch=batch, heads=2)
+    terms = torch.rand(*(batch, 2)[2 - len(leading):], 2, 32 if name == "plain" else 2)
+    options = {"plain": {}, "packed": packed((0, 20, 50)), "normed": {
+        **extras(tokens=(tokens, tokens), dtype=dtype, heads=2), "normalizer": "none"}}[name]
+    dout, results = torch.randn_like(v), []
+    for function in (OPERATORS.causal, exact_decaying):
+        leaves = [t.clone().requires_grad_() for t in (q, k, v, terms)]
+        out = function(*leaves, 6, True, **options, norm_eps=1e-3)
+        results.append((out, *torch.autograd.grad(out, leaves, dout.to(out))))
+    for ours, exact in zip(*results):
+        expect_near(ours, exact.double(), TOLERANCE[dtype])
+
+
+def exact_decaying(q, k, v, terms, block, decaying, **options):
+    return formula("causal", q, k, v, terms, decaying=decaying, **options)
+
+
+def test_decaying_terms_share_no_preparation_with_a_matrix():
+    """A matrix and as many terms have equal shapes, and 33 terms have no kernel."""
+    q, k, v, _ = tensors(tokens=(12, 12))
+    mixing = torch.rand(2, 2)
+    for decaying in (False, True, False):
+        expect_near(OPERATORS.causal(q, k, v, mixing, 6, decaying),
+                    exact_decaying(q, k, v, mixing, 6, decaying))
+    assert OPERATORS.causal_form(q, k, v, mixing, 6, True) == "three-stage"
+    for wrong in (torch.rand(2, 33), torch.rand(2, 0), torch.rand(3, 2)):
+        with pytest.raises((ValueError, RuntimeError), match="mixing has "):
+            OPERATORS.causal(q, k, v, wrong, 6, True)
+
+
 @pytest.mark.parametrize("wrong, sentence", (
     ({"query_offsets": None}, "query_offsets is absent, expected both query_offsets and"),
     ({"query_offsets": torch.tensor(ENDS)}, "query_offsets has type Long, expected Int"),

@@ -32,10 +32,7 @@ class Decay(nn.Module):
 
     def matrix(self, blocks):
         """m [M,M]."""
-        places = torch.arange(blocks, device=self.decays.device)
-        distance = (places[:, None] - places).clamp(min=0)
-        powers = self.decays.clamp(min=1e-6)[:, None, None] ** distance
-        return (self.weights[:, None, None] * powers).sum(0).tril()
+        return mhla_torch.decay_matrix(torch.stack([self.weights, self.decays]), blocks)
 
     @torch.no_grad()
     def constrain_(self):

@@ -22,12 +22,17 @@ struct Partition {
   bool causal;
   bool leading;                            ///< read the leading part of a larger matrix
   Index query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks, one more block
+  Index terms = 0;  ///< decaying terms [2, R] that take the place of a matrix, or 0
 
   Index query_tokens() const { return query_prefix + queries.tokens(); }
   Index key_tokens() const { return key_prefix + keys.tokens(); }
   /// Rows and columns of a mixing matrix.
-  Index rows() const { return (query_prefix > 0 ? 1 : 0) + queries.blocks(); }
-  Index columns() const { return (key_prefix > 0 ? 1 : 0) + keys.blocks(); }
+  Index rows() const {
+    return terms > 0 ? 2 : (query_prefix > 0 ? 1 : 0) + Index{queries.blocks()};
+  }
+  Index columns() const {
+    return terms > 0 ? terms : (key_prefix > 0 ? 1 : 0) + Index{keys.blocks()};
+  }
 };
 
 struct Bidirectional {
@@ -75,17 +80,30 @@ struct Causal {
   static constexpr const char* kName = "causal";
 
   explicit Causal(Arguments& from)
-      : mixing(from.take<Tensor>()), block(from.take<std::int64_t>()) {}
+      : mixing(from.take<Tensor>()),
+        block(from.take<std::int64_t>()),
+        decaying(from.take<bool>()) {}
 
   Partition partition(Index queries, Index) const {
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, block);
-    return {blocks, blocks, true, true};
+    return {blocks, blocks, true, !decaying, 0, 0, decaying ? terms() : 0};
   }
 
   bool takes_any_length() const { return true; }
 
   std::optional<Tensor> mixing;
   std::int64_t block;
+  bool decaying;  ///< mixing has terms, weights and decays
+
+ private:
+  /// Number of decaying terms.
+  Index terms() const {
+    constexpr Index kMost = mhla::cuda::DecayArray::kMost;
+    const Index axes = mixing->dim(), count = axes > 0 ? mixing->size(axes - 1) : 0;
+    if (count >= 1 && count <= kMost) return count;
+    fail<mhla::option_error>(kName, "mixing", "has " + std::to_string(count) + " decaying terms",
+                             "1 to " + std::to_string(kMost) + " on CUDA");
+  }
 };
 
 /// Linear attention: MHLA whose blocks are all mixed with weights of 1.

@@ -298,7 +298,8 @@ class Problem {
             .eps = static_cast<float>(options_.eps),
             .scale = static_cast<float>(options_.scale),
             .norm_eps = static_cast<float>(options_.norm_eps),
-            .matrices = matrices()};
+            .matrices = matrices(),
+            .decay_terms = static_cast<std::int32_t>(blocks.terms)};
   }
 
   /// Packed sequences share the matrices of one item.

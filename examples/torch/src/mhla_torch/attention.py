@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from mhla_torch import operators
+from mhla_torch import formula, operators
 
 
 class MHLA(nn.Module):
@@ -21,15 +21,18 @@ class MHLA(nn.Module):
     prefix: tokens before the image, such as a class token; they are a separate block
     offsets: an odd number of offsets between blocks along each axis, or none. With them the
         parameter is a table of coefficients (distance_matrix) that serves images of any size
+    decays: terms R of causal attention, or 0. With them the parameter is [2,R], weights and decays
+        (mhla_torch.causal), which serve sequences of any length
     options: options of mhla_torch.bidirectional and mhla_torch.causal, such as backend
 
-    The parameter is the mixing matrix `mixing` [M,M], or a table [offsets]. It starts as locality
-    (uniform if causal), with rows that sum to 1. After a step of an optimiser constrain_() keeps it
-    in [0, 1].
+    The parameter is the mixing matrix `mixing` [M,M], a table [offsets] or terms [2,R]. It starts
+    as locality (uniform if causal), with rows that sum to 1. Terms start with decays 1/2, 3/4,
+    7/8, ... and rows whose sums grow to 1. After a step of an optimiser constrain_() keeps it in
+    [0, 1].
     """
 
     def __init__(self, tokens, block, *, prefix=0, causal=False, layout="bhnd", offsets=(),
-                 **options):
+                 decays=0, **options):
         super().__init__()
         sequence = isinstance(tokens, int)
         if causal and not (sequence and prefix == 0):
@@ -39,7 +42,10 @@ class MHLA(nn.Module):
         self.block = (block,) if sequence else tuple(block)
         self.prefix, self.causal = prefix, causal
         self.options = {"layout": layout} | options
-        self.offsets = tuple(offsets)
+        self.offsets, self.decays = tuple(offsets), decays
+        if decays < 0 or (decays and (self.offsets or not causal)):
+            raise ValueError(f"MHLA: decays is {decays}, expected at least 1 term of causal "
+                             "attention without offsets, or 0")
         counts = blocks_along((tokens,) if sequence else self.grid, self.block)
         if prefix < 0:
             raise ValueError(f"MHLA: prefix is {prefix}, expected at least 0")
@@ -49,6 +55,9 @@ class MHLA(nn.Module):
             near = operators.locality(self.offsets)
             mixing = near[len(near) // 2].view(self.offsets)
             mixing = torch.ones_like(mixing) if causal else mixing
+        elif decays:
+            apart = 0.5 ** torch.arange(1., decays + 1)
+            mixing = torch.stack([apart / decays, 1 - apart])
         else:
             mixing = uniform_causal(counts[0]) if causal else with_prefix(
                 operators.locality(counts), prefix)
@@ -70,15 +79,18 @@ class MHLA(nn.Module):
                                  "reads itself: rows sum to 1 over its blocks")
             mixing = self.matrix(queries)
         if self.causal:
-            return operators.causal(q, k, v, mixing, block=self.block[0], **options)
+            return operators.causal(q, k, v, mixing, block=self.block[0],
+                                    decaying=self.decays > 0, **options)
         return operators.bidirectional(q, k, v, mixing, grid=self.grid, block=self.block,
                                        prefix=self.prefix, **options)
 
     def matrix(self, tokens=None):
         """The mixing matrix: of the module's image, or of a sequence of so many tokens."""
-        if not self.offsets:
+        if not self.offsets and not self.decays:
             return self.mixing
         counts = blocks_along(self.grid or (max(1, tokens - self.prefix),), self.block)
+        if self.decays:
+            return formula.decay_matrix(self.mixing, counts[0])
         return with_prefix(operators.distance_matrix(self.mixing, counts, causal=self.causal),
                            self.prefix)
 
@@ -86,7 +98,7 @@ class MHLA(nn.Module):
     def constrain_(self):
         """Clamps the mixing matrix to [0, 1], and to the lower triangle if causal."""
         self.mixing.clamp_(0, 1)
-        if self.causal and not self.offsets:
+        if self.causal and not self.offsets and not self.decays:
             self.mixing.tril_()
 
     @torch.no_grad()

@@ -60,7 +60,7 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
     return attend(name, form, q, k, v, **options)
 
 
-def causal(q, k, v, mixing, *, block, **options):
+def causal(q, k, v, mixing, *, block, decaying=False, **options):
     """Causal attention: a token reads itself and the past; see mhla_torch.causal."""
     name = "mhla::causal"
     if block < 1:
@@ -69,12 +69,29 @@ def causal(q, k, v, mixing, *, block, **options):
     def form(q, k, v, den, cross):
         checks.expect_causal(name, q, k, cross)
         piece = Piece(0, (q.shape[2],), (block,))
-        matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q)
+        if decaying:
+            count = max((1, *mixing.shape[-1:]))
+            terms = checks.matrix(name, mixing, 2, count, q, exactly=True)
+            matrix = decay_matrix(terms, piece.blocks)
+        else:
+            matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q)
         earlier = matrix.tril(-1)
         return _scan(q, k, v, den, piece, lambda sums: product(earlier, sums),
                      matrix.diagonal(0, -2, -1)[..., None, None])
 
     return attend(name, form, q, k, v, **options)
+
+
+def decay_matrix(terms, blocks):
+    """The matrix m_ib = sum_r a_r lambda_r^(i-b) for b <= i, and 0 otherwise. -> [..,M,M]
+
+    terms: [..,2,R], R weights a_r and then R decays lambda_r, from 0 to 1
+    """
+    places = torch.arange(blocks, device=terms.device)
+    distance = (places[:, None] - places)[..., None]
+    weights, decays = terms[..., None, None, :].unbind(-4)
+    powers = decays ** distance.clamp(min=1)  # those of exponent 0 have no second derivative at 0
+    return (weights * powers.where(distance > 0, 1)).sum(-1).tril()
 
 
 def linear(q, k, v, *, causal=False, **options):

@@ -60,6 +60,8 @@ def refusal(name, tensors, weights, blocks, options):
         mixing = weights.get("mixing") if q.is_cpu else None
         if mixing is not None and mixing.dim() == 4:
             return "mixing has 4 axes, expected 2 or 3 on the CPU"
+        if mixing is not None and mixing.dim() == 3 and blocks.get("decaying"):
+            return "mixing has 3 axes, expected 2 of decaying terms on the CPU"
         heads = q.shape[1 if options.get("layout") == "bhnd" else 2] if q.dim() == 4 else 0
         if mixing is not None and mixing.dim() == 3 and len(mixing) != heads:
             return f"mixing has {len(mixing)} matrices, expected {heads}, one per head of q"
@@ -88,6 +90,9 @@ def _cuda_refusal(name, tensors, weights, blocks, options):
             return f"{argument} is given, expected none on CUDA"
     if options.get("feature_map") == "exp":
         return 'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'
+    terms = max((0, *weights["mixing"].shape[-1:])) if blocks.get("decaying") else 0
+    if terms > 32:
+        return f"mixing has {terms} decaying terms, expected at most 32 on CUDA"
     if "gain" in weights and _is_causal(name, blocks) and q.shape[3] > 128:
         return "gain is given with a width of 256, expected none in causal forms on CUDA"
     if "query_angles" in weights or "key_angles" in weights:

@@ -184,12 +184,20 @@ def block_causal(q, k, v, mixing, *, step=1, **options):
     return bidirectional(q, k, v, earlier, **options)
 
 
-def causal(q, k, v, mixing, *, block, save="inputs", backend="auto", **options):
+def causal(q, k, v, mixing, *, block, decaying=False, save="inputs", backend="auto", **options):
     """Causal attention in blocks of `block` tokens: a token reads itself and the past. -> [B,N,H,E]
 
     mixing: at least [M,M] each; only the lower triangle is read
+    decaying: mixing has terms [2,R] in place of a matrix, R weights a_r and then R decays lambda_r,
+        for any number of blocks: m_ib = sum_r a_r lambda_r^(i-b). Decays are from 0 to 1, which
+        kernels on CUDA and the formula do not check. Heads and batch items may have terms of their
+        own, [H,2,R] and [B,H,2,R], which the CPU's kernels lack. On CUDA R is at most 32
+
+    Cost: 4 B H N D E + B H M^2 D E flops, or with terms 4 B H M R D E in place of the second. The
+    formula builds a matrix of terms (decay_matrix).
     """
-    return _call("causal", backend, save, q, k, v, mixing, {"block": block}, **options)
+    return _call("causal", backend, save, q, k, v, mixing, {"block": block, "decaying": decaying},
+                 **options)
 
 
 def linear(q, k, v, *, causal=False, backend="auto", **options):
