@@ -11,12 +11,11 @@ namespace {
 
 struct Bidirectional {
   static constexpr const char* kName = "bidirectional";
-  static constexpr const char* kSchema = "Tensor mixing, int[] grid, int[] block, int prefix=0";
+  static constexpr const char* kSchema =
+      "Tensor mixing, int[] grid, int[] block, int prefix=0, int[] key_grid=[], "
+      "int[] key_block=[], int key_prefix=0";
 
-  explicit Bidirectional(Arguments& from)
-      : mixing(from.take<Tensor>()),
-        blocks{from.take<std::vector<std::int64_t>>(), from.take<std::vector<std::int64_t>>(),
-               from.take<std::int64_t>()} {}
+  explicit Bidirectional(Arguments& from) : mixing(from.take<Tensor>()), blocks(from) {}
 
   template <class T, class Op>
   void forward(const mhla::BatchInputs<T>& in, const Op& op, const mhla::TensorView<T>& out,
@@ -31,24 +30,31 @@ struct Bidirectional {
     const auto view = mixing_view<const mhla::accumulator_t<T>>(kName, *mixing);
     mhla::bidirectional_gradient(in, checked(), view, op, dout, gradients, parameters, call);
   }
-  Index key_blocks(Index keys) const { return checked()(keys).blocks(); }
+  Index key_blocks(Index keys) const { return checked().keys(keys).blocks(); }
 
-  std::optional<Tensor> mixing;  // [M,M] or [H,M,M]; larger is allowed for a sequence
-  BlocksOfLength blocks;
+  std::optional<Tensor> mixing;  // [Mq,Mk] or [H,Mq,Mk]; larger is allowed for sequences
+  BlocksOfCall blocks;
 
  private:
-  const BlocksOfLength& checked() const {
+  mhla::CrossBlocks<BlocksOfLength, BlocksOfLength> checked() const {
     blocks.check(kName);
-    const Index m = blocks.grid.empty() ? 0 : blocks(0).blocks();
     const Index axes = mixing->dim();
-    const bool matrix = axes == 2 || axes == 3;  // otherwise mixing_view refuses it
-    if (m > 0 && matrix && (mixing->size(axes - 2) != m || mixing->size(axes - 1) != m)) {
-      fail<mhla::shape_error>(kName, "mixing",
-                              "has shape [" + std::to_string(mixing->size(axes - 2)) + ", " +
-                                  std::to_string(mixing->size(axes - 1)) + "]",
-                              "[" + std::to_string(m) + ", " + std::to_string(m) + "]");
+    if (axes == 2 || axes == 3) {  // otherwise mixing_view refuses it
+      const Index has_rows = mixing->size(axes - 2), has_columns = mixing->size(axes - 1);
+      const auto wanted = [](const BlocksOfLength& side, Index has) {
+        return side.grid.empty() ? has : side(0).blocks();
+      };
+      const Index rows = wanted(blocks.queries, has_rows);
+      const Index columns = wanted(blocks.keys, has_columns);
+      const auto text = [](Index m, Index n) {
+        return "[" + std::to_string(m) + ", " + std::to_string(n) + "]";
+      };
+      if (has_rows != rows || has_columns != columns) {
+        fail<mhla::shape_error>(kName, "mixing", "has shape " + text(has_rows, has_columns),
+                                text(rows, columns));
+      }
     }
-    return blocks;
+    return {blocks.queries, blocks.keys};
   }
 };
 

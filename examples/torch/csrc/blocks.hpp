@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
-namespace mhla_torch {
+#include "arguments.hpp"
 
-using mhla::Index;
+namespace mhla_torch {
 
 /// Blocks of a call. Tokens before the grid (a class token, registers) are one block, if there are
 /// any. Then come the blocks of an image or a video in raster order, or of a sequence.
@@ -74,20 +74,46 @@ struct BlocksOfLength {
     return {prefix, mhla::Grid(tokens_along, grid_shape("mhla::Grid", "block", block))};
   }
 
+  /// \param side  "key_" of arguments of keys alone
   /// \throws shape_error unless block has as many sizes as grid, or one without a grid;
   ///         option_error for a size below 1 or a negative prefix.
-  void check(const char* function) const {
+  void check(const char* function, const std::string& side = "") const {
     const std::size_t sizes = grid.empty() ? 1 : grid.size();
     if (block.size() != sizes) {
-      throw mhla::shape_error(std::string("mhla::") + function + ": block has " +
-                              std::to_string(block.size()) + " sizes, expected " +
-                              std::to_string(sizes) + (grid.empty() ? "" : " (those of grid)"));
+      fail<mhla::shape_error>(
+          function, (side + "block").c_str(), "has " + std::to_string(block.size()) + " sizes",
+          std::to_string(sizes) + (grid.empty() ? "" : " (those of " + side + "grid)"));
     }
     if (prefix < 0) {
-      throw mhla::option_error(std::string("mhla::") + function + ": prefix is " +
-                               std::to_string(prefix) + ", expected at least 0");
+      fail<mhla::option_error>(function, (side + "prefix").c_str(), "is " + std::to_string(prefix),
+                               "at least 0");
     }
     (*this)(prefix);
+  }
+};
+
+/// Blocks of the queries, and of the keys if they differ.
+struct BlocksOfCall {
+  explicit BlocksOfCall(Arguments& from) : queries(take(from)), keys(take(from)) {
+    differ = !keys.grid.empty() || !keys.block.empty() || keys.prefix != 0;
+    if (!differ) keys = queries;
+  }
+
+  void check(const char* function) const {
+    queries.check(function);
+    if (differ) keys.check(function, "key_");
+  }
+
+  BlocksOfLength queries, keys;
+  bool differ;
+
+ private:
+  static BlocksOfLength take(Arguments& from) {
+    BlocksOfLength blocks;
+    blocks.grid = from.take<std::vector<std::int64_t>>();
+    blocks.block = from.take<std::vector<std::int64_t>>();
+    blocks.prefix = from.take<std::int64_t>();
+    return blocks;
   }
 };
 

@@ -1,4 +1,4 @@
-"""Decaying terms on a CUDA device, and with fake tensors.
+"""Decaying terms and blocks of keys on a CUDA device, and with fake tensors.
 
 Tests of numbers are skipped without a device.
 """
@@ -8,6 +8,7 @@ import torch
 
 import mhla_torch
 from cuda_calls import extras, on_device, TAKEN, tensors
+from mhla_torch import operators
 from test_cuda_device import expect_right_gradients
 
 
@@ -33,7 +34,25 @@ def test_decaying_terms_equal_the_formula(widths, dtype, tokens):
                                    terms_of(*leading))
 
 
+@on_device
+@pytest.mark.parametrize("widths, dtype", TAKEN)
+@pytest.mark.parametrize("blocks, rows, columns", (
+    ({"grid": (24, 30), "block": (12, 15), "key_block": (5,)}, 4, 8),
+    ({"grid": (24, 30), "block": (3, 5), "key_grid": (2, 4, 5), "key_block": (1, 4, 5)}, 48, 2)))
+def test_keys_of_their_own_blocks_equal_the_formula(widths, dtype, blocks, rows, columns):
+    expect_right_gradients(lambda *t, **o: mhla_torch.bidirectional(*t, **blocks, eps=0.5, **o),
+                           *tensors(widths, (720, 40), dtype)[:3], torch.rand(rows, columns))
+
+
 # ---- without a device ---------------------------------------------------------------------------
+
+def calls_of(monkeypatch):
+    """Arguments of later calls of operators."""
+    calls, run = [], operators._run
+    monkeypatch.setattr(operators, "_run", lambda name, named: calls.append(named) or
+                        run(name, named))
+    return calls
+
 
 @pytest.mark.parametrize("leading", ((), (3,), (2, 3)))
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
@@ -44,3 +63,17 @@ def test_kernels_take_up_to_32_terms(with_kernels, leading, dtype):
             took = decaying(q, k, v, torch.empty(*leading, 2, count, device="cuda"), explain=True)
         assert took.reason == ("" if count == 32 else "mixing has 33 decaying terms, expected at "
                                "most 32 on CUDA")
+
+
+def test_packed_images_have_keys_of_a_known_length(with_kernels, monkeypatch):
+    calls = calls_of(monkeypatch)
+    with torch._subclasses.FakeTensorMode():
+        q, k, v, mixing = tensors(batch=1, device="cuda")
+        ends = [torch.empty(3, dtype=torch.int32, device="cuda") for _ in range(2)]
+        options = {"grid": (3, 4), "block": (3, 2), "key_block": (6,), "query_offsets": ends[0],
+                   "key_offsets": ends[1]}
+        took = mhla_torch.bidirectional(q, k, v, mixing[:2], **options, explain=True)
+        assert took.reason == ("max_keys is absent, expected the tokens of the longest sequence on "
+                               "CUDA")
+        mhla_torch.bidirectional(q, k, v, mixing[:2], **options, max_keys=24, backend="kernels")
+    assert calls[0]["key_block"] == [6]

@@ -299,6 +299,39 @@ def test_decaying_terms_share_no_preparation_with_a_matrix():
             OPERATORS.causal(q, k, v, wrong, 6, True)
 
 
+CROSS = (({"grid": [4, 6], "block": [2, 3], "key_block": [5]}, {}, 4, 8),
+         ({"grid": [], "block": [6], "key_grid": [3, 13], "key_block": [3, 5], "key_prefix": 1},
+          {"key_mask": torch.arange(80).view(2, 40) % 3 > 0}, 4, 4),
+         ({"grid": [], "block": [6], "prefix": 2, "key_grid": [5, 4, 2], "key_block": [1, 4, 2]},
+          {}, 5, 5))
+
+
+@pytest.mark.parametrize("blocks, options, rows, columns", CROSS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_keys_have_blocks_of_their_own(blocks, options, rows, columns, dtype):
+    q, k, v, _ = tensors(tokens=(24, 40), dtype=dtype, heads=2)
+    mixing, results = torch.rand(rows, columns), []
+    for function in (OPERATORS.bidirectional, exact_bidirectional):
+        leaves = [t.double() if function is exact_bidirectional else t for t in (q, k, v, mixing)]
+        leaves = [t.clone().requires_grad_() for t in leaves]
+        out = function(*leaves, **blocks, **options, eps=0.5)
+        results.append((out, *torch.autograd.grad(out.float().sin().sum(), leaves)))
+    for ours, exact in zip(*results):
+        expect_near(ours, exact.double(), TOLERANCE[dtype])
+
+
+def test_packed_images_have_keys_of_any_length():
+    """A grid of queries says how many they are, and max_keys how many keys."""
+    q, k, v, mixing = tensors(tokens=(48, 40), batch=1)
+    ends = [torch.tensor(t, dtype=torch.int32) for t in ((0, 24, 48), (0, 25, 40))]
+    options = {"grid": [4, 6], "block": [2, 3], "key_block": [6], "query_offsets": ends[0],
+               "key_offsets": ends[1]}
+    out = OPERATORS.bidirectional(q, k, v, mixing[:4], **options, max_keys=25)
+    expect_near(out, exact_bidirectional(*(t.double() for t in (q, k, v, mixing[:4])), **options))
+    with pytest.raises((ValueError, RuntimeError), match="max_keys is 0, expected the tokens of"):
+        OPERATORS.bidirectional(q, k, v, mixing[:4], **options)
+
+
 @pytest.mark.parametrize("wrong, sentence", (
     ({"query_offsets": None}, "query_offsets is absent, expected both query_offsets and"),
     ({"query_offsets": torch.tensor(ENDS)}, "query_offsets has type Long, expected Int"),

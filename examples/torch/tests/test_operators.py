@@ -335,7 +335,7 @@ def test_empty_batches(kind):
 @pytest.mark.parametrize("wrong, sentence", (
     ({"mixing": torch.ones(3, 4)}, r"mixing has shape \[3, 4\], expected \[4, 4\]"),
     ({"mixing": torch.ones(4)}, "mixing has 1 axes, expected 2"),
-    ({"grid": (4, 5)}, "blocks covers 20 tokens, expected 24 tokens"),
+    ({"grid": (4, 5)}, "query_blocks covers 20 tokens, expected 24 tokens"),
     ({"block": (2,)}, r"block has 1 sizes, expected 2 \(those of grid\)"),
     ({"grid": (2, 2, 2, 3), "block": (1, 1, 1, 1)}, "grid has 4 sizes, expected 1 to 3"),
     ({"prefix": -1}, "prefix is -1, expected at least 0"),

@@ -37,14 +37,16 @@ inline void expect_mixing(const char* function, const Tensor& mixing, Index batc
   std::string has, expected;
   for (Index axis = 0; axis < axes; ++axis) {
     const Index size = mixing.size(axis);
-    fits =
-        fits && (axis >= axes - 2 && blocks.leading ? size >= wanted[axis] : size == wanted[axis]);
+    const bool larger =
+        (axis == axes - 2 && blocks.leading_rows) || (axis == axes - 1 && blocks.leading_columns);
+    fits = fits && (larger ? size >= wanted[axis] : size == wanted[axis]);
     has += (axis > 0 ? ", " : "") + std::to_string(size);
     expected += (axis > 0 ? ", " : "") + std::to_string(wanted[axis]);
   }
   if (fits) return;
+  const bool any = blocks.leading_rows || blocks.leading_columns;
   fail<mhla::shape_error>(function, "mixing", "has shape [" + has + "]",
-                          (blocks.leading ? "at least [" : "[") + expected + "]");
+                          (any ? "at least [" : "[") + expected + "]");
 }
 
 }  // namespace mhla_torch

@@ -20,7 +20,7 @@ using mhla::cuda::TokenBlocks;
 struct Partition {
   TokenBlocks queries, keys;
   bool causal;
-  bool leading;                            ///< read the leading part of a larger matrix
+  bool leading_rows, leading_columns;      ///< read the leading part of a larger matrix
   Index query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks, one more block
   Index terms = 0;  ///< decaying terms [2, R] that take the place of a matrix, or 0
 
@@ -38,41 +38,41 @@ struct Partition {
 struct Bidirectional {
   static constexpr const char* kName = "bidirectional";
 
-  explicit Bidirectional(Arguments& from)
-      : mixing(from.take<Tensor>()),
-        blocks{from.take<std::vector<std::int64_t>>(), from.take<std::vector<std::int64_t>>(),
-               from.take<std::int64_t>()} {}
+  explicit Bidirectional(Arguments& from) : mixing(from.take<Tensor>()), blocks(from) {}
 
   Partition partition(Index queries, Index keys) const {
     blocks.check(kName);
-    if (blocks.grid.empty()) {
-      Index query_prefix = blocks.prefix, key_prefix = blocks.prefix;
-      const TokenBlocks of_queries = after_prefix(queries, query_prefix);
-      const TokenBlocks of_keys = after_prefix(keys, key_prefix);
-      return {of_queries, of_keys, false, true, query_prefix, key_prefix};
-    }
-    const TokenBlocks grid = mhla::cuda::grid(grid_shape("mhla::Grid", "grid", blocks.grid),
-                                              grid_shape("mhla::Grid", "block", blocks.block));
-    return {grid, grid, false, false, blocks.prefix, blocks.prefix};
+    Index query_prefix = blocks.queries.prefix, key_prefix = blocks.keys.prefix;
+    const TokenBlocks of_queries = after_prefix("prefix", blocks.queries, queries, query_prefix);
+    const TokenBlocks of_keys =
+        after_prefix(blocks.differ ? "key_prefix" : "prefix", blocks.keys, keys, key_prefix);
+    return {of_queries, of_keys, false, any_queries(), any_keys(), query_prefix, key_prefix};
   }
 
-  bool takes_any_length() const { return blocks.grid.empty(); }
+  /// True if sequences have any number of queries, without a grid.
+  bool any_queries() const { return blocks.queries.grid.empty(); }
+  bool any_keys() const { return blocks.keys.grid.empty(); }
 
   std::optional<Tensor> mixing;
-  BlocksOfLength blocks;
+  BlocksOfCall blocks;
 
  private:
-  /// Blocks of a sequence after its prefix. A sequence that is its prefix alone is one block.
-  TokenBlocks after_prefix(Index tokens, Index& prefix) const {
+  /// Blocks after a prefix. A sequence that is its prefix alone is one block.
+  static TokenBlocks after_prefix(const char* argument, const BlocksOfLength& side, Index tokens,
+                                  Index& prefix) {
+    if (!side.grid.empty()) {
+      return mhla::cuda::grid(grid_shape("mhla::Grid", "grid", side.grid),
+                              grid_shape("mhla::Grid", "block", side.block));
+    }
     if (tokens > 0 && tokens == prefix) {
       prefix = 0;
       return mhla::cuda::contiguous(tokens, tokens);
     }
     if (tokens < prefix) {
-      fail<mhla::option_error>(kName, "prefix", "is " + std::to_string(prefix),
+      fail<mhla::option_error>(kName, argument, "is " + std::to_string(prefix),
                                "at most the " + std::to_string(tokens) + " tokens");
     }
-    return mhla::cuda::contiguous(tokens - prefix, blocks.block[0]);
+    return mhla::cuda::contiguous(tokens - prefix, side.block[0]);
   }
 };
 
@@ -86,10 +86,11 @@ struct Causal {
 
   Partition partition(Index queries, Index) const {
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, block);
-    return {blocks, blocks, true, !decaying, 0, 0, decaying ? terms() : 0};
+    return {blocks, blocks, true, !decaying, !decaying, 0, 0, decaying ? terms() : 0};
   }
 
-  bool takes_any_length() const { return true; }
+  bool any_queries() const { return true; }
+  bool any_keys() const { return true; }
 
   std::optional<Tensor> mixing;
   std::int64_t block;
@@ -113,15 +114,16 @@ struct Linear {
   explicit Linear(Arguments& from) : causal(from.take<bool>()) {}
 
   Partition partition(Index queries, Index keys) const {
-    if (!causal) return {sixteen_blocks(queries), sixteen_blocks(keys), false, false};
+    if (!causal) return {sixteen_blocks(queries), sixteen_blocks(keys), false, false, false};
     // Per token, the block costs W (D + E) flops and mixing N D E / W^2: both are similar here.
     Index length = 64;
     while (length * length * length < 64 * queries) length *= 2;
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, length);
-    return {blocks, blocks, true, false};
+    return {blocks, blocks, true, false, false};
   }
 
-  bool takes_any_length() const { return true; }
+  bool any_queries() const { return true; }
+  bool any_keys() const { return true; }
 
   std::optional<Tensor> mixing;  // none
   bool causal;

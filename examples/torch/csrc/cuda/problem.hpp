@@ -149,13 +149,13 @@ class Problem {
   Partition partition() const {
     const std::size_t tokens = options_.heads_first() ? 2 : 1;
     if (!packed()) return form_.partition(q_.size(tokens), k_.size(tokens));
-    const auto longest = [&](const char* argument, Index given) {
-      if (given >= 1 || !form_.takes_any_length()) return given;
+    const auto longest = [](const char* argument, Index given, bool any) {
+      if (given >= 1 || !any) return given;
       fail<mhla::option_error>(kName, argument, "is " + std::to_string(given),
                                "the tokens of the longest packed sequence on CUDA");
     };
-    const Index queries = longest("max_queries", options_.max_queries);
-    const Index keys = longest("max_keys", options_.max_keys);
+    const Index queries = longest("max_queries", options_.max_queries, form_.any_queries());
+    const Index keys = longest("max_keys", options_.max_keys, form_.any_keys());
     const Partition blocks = form_.partition(queries, keys);
     for (const auto& [argument, given, tokens] :
          {std::tuple{"max_queries", queries, blocks.query_tokens()},

@@ -16,18 +16,35 @@ def mask(name, argument, mask, like, layout):
     return mask[:, None, :, None]
 
 
-def matrix(name, mixing, rows, columns, q, exactly=False):
+def expect_blocks(name, side, grid, block, prefix):
+    """Checks arguments of blocks, of queries or (side "key_") of keys."""
+    axes = len(grid) or 1
+    if axes > 3:
+        fail(name, side + "grid", f"has {axes} sizes", "1 to 3")
+    if len(block) != axes:
+        fail(name, side + "block", f"has {len(block)} sizes",
+             f"{axes}{f' (those of {side}grid)' * bool(grid)}")
+    if min((*grid, *block)) < 1:
+        fail(name, f"{side}grid and {side}block", f"are {tuple(grid)} and {tuple(block)}",
+             "sizes >= 1")
+    if prefix < 0:
+        fail(name, side + "prefix", f"is {prefix}", "at least 0")
+
+
+def matrix(name, mixing, rows, columns, q, exactly=(False, False)):
     """The mixing matrices [..,rows,columns], the leading part of larger ones: one, [H,..] or [B,H,..]
-    of q [B,H,N,D]."""
+    of q [B,H,N,D].
+
+    exactly: whether there are no more rows, and no more columns
+    """
     if mixing.dim() not in (2, 3, 4):
         fail(name, "mixing", f"has {mixing.dim()} axes", "2, 3 or 4")
     leading = list(q.shape[4 - mixing.dim():2])
-    fits = mixing.shape[-2] >= rows and mixing.shape[-1] >= columns
-    if exactly:
-        fits = tuple(mixing.shape[-2:]) == (rows, columns)
+    fits = all(has == wanted or (has > wanted and not exact) for has, wanted, exact in
+               zip(mixing.shape[-2:], (rows, columns), exactly))
     if not fits or list(mixing.shape[:-2]) != leading:
         fail(name, "mixing", f"has shape {list(mixing.shape)}",
-             f"{'' if exactly else 'at least '}{[*leading, rows, columns]}")
+             f"{'' if all(exactly) else 'at least '}{[*leading, rows, columns]}")
     return mixing[..., :rows, :columns].to(q.dtype)
 
 

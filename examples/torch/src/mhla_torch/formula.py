@@ -36,23 +36,21 @@ MAPS = {"relu": torch.relu, "identity": lambda x: x, "exp": torch.exp,
 LAYERS = {"hedgehog": 1, "t2r": 1, "elementwise_product": 2}  # linear layers of maps with weights
 
 
-def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, **options):
+def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key_block=(),
+                  key_prefix=0, **options):
     """Bidirectional attention: every query reads every key; see mhla_torch.bidirectional."""
     name = "mhla::bidirectional"
-    axes = len(grid) or 1
-    if axes > 3:
-        fail(name, "grid", f"has {axes} sizes", "1 to 3")
-    if len(block) != axes:
-        fail(name, "block", f"has {len(block)} sizes", f"{axes}{' (those of grid)' * bool(grid)}")
-    if min((*grid, *block)) < 1:
-        fail(name, "grid and block", f"are {tuple(grid)} and {tuple(block)}", "sizes >= 1")
-    if prefix < 0:
-        fail(name, "prefix", f"is {prefix}", "at least 0")
+    of_queries = of_keys = grid, block, prefix
+    checks.expect_blocks(name, "", *of_queries)
+    if key_grid or key_block or key_prefix:
+        of_keys = key_grid, key_block, key_prefix
+        checks.expect_blocks(name, "key_", *of_keys)
 
     def form(q, k, v, den, cross):
-        queries, keys = (pieces(name, tensor, grid, block, prefix) for tensor in (q, k))
+        queries, keys = pieces(name, q, *of_queries), pieces(name, k, *of_keys)
         rows, columns = (sum(piece.blocks for piece in pieces) for pieces in (queries, keys))
-        matrix = checks.matrix(name, mixing, rows, columns, q, exactly=bool(grid))
+        matrix = checks.matrix(name, mixing, rows, columns, q,
+                               exactly=(bool(of_queries[0]), bool(of_keys[0])))
         if cross:
             checks.expect_equal_blocks(name, queries, rows, columns)
         return _mix(q, k, v, den, cross, matrix, queries, keys)
@@ -71,7 +69,7 @@ def causal(q, k, v, mixing, *, block, decaying=False, **options):
         piece = Piece(0, (q.shape[2],), (block,))
         if decaying:
             count = max((1, *mixing.shape[-1:]))
-            terms = checks.matrix(name, mixing, 2, count, q, exactly=True)
+            terms = checks.matrix(name, mixing, 2, count, q, exactly=(True, True))
             matrix = decay_matrix(terms, piece.blocks)
         else:
             matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q)

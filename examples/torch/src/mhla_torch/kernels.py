@@ -155,8 +155,9 @@ def _packed_refusal(name, q, weights, blocks, options):
     if _is_causal(name, blocks) and options["key_offsets"] is not options["query_offsets"]:
         return ("key_offsets is another tensor than query_offsets, expected the same in causal "
                 "forms on CUDA")
-    for argument in ("max_queries", "max_keys"):
-        if argument not in options and not blocks.get("grid"):
+    grids = blocks.get("grid"), blocks.get("key_grid" if blocks.get("key_block") else "grid")
+    for argument, grid in zip(("max_queries", "max_keys"), grids):
+        if argument not in options and not grid:
             return f"{argument} is absent, expected the tokens of the longest sequence on CUDA"
     return ""
 

@@ -147,18 +147,26 @@ def explain(function, *arguments, **options):
     return function(*arguments, **options, explain=True)
 
 
-def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, save="inputs", backend="auto",
-                  **options):
+def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key_block=(),
+                  key_prefix=0, save="inputs", backend="auto", **options):
     """Bidirectional attention: every query reads every key. -> [B,N,H,E]
 
     grid, block: tokens along one to three axes, in raster order, and tokens of a block along each
         axis. Without a grid, a sequence of any length in blocks of block[0], which uses the leading
         part of mixing
     prefix: tokens before the grid, such as a class token: the first block
+    key_grid, key_block, key_prefix: those of the keys, with a key_block, if they differ; mixing is
+        then [Mq,Mk]
 
     Cost: 4 B H N D E + 2 B H M^2 D E flops.
     """
     blocks = {"grid": list(grid), "block": list(block), "prefix": prefix}
+    if key_block:
+        blocks |= {"key_grid": list(key_grid), "key_block": list(key_block),
+                   "key_prefix": key_prefix}
+    elif key_grid or key_prefix:
+        raise ValueError("mhla::bidirectional: key_grid or key_prefix is given without key_block, "
+                         "expected all that the keys have")
     return _call("bidirectional", backend, save, q, k, v, mixing, blocks, **options)
 
 
@@ -177,9 +185,12 @@ def block_causal(q, k, v, mixing, *, step=1, **options):
     if options.get("normalizer") == "cross_query":
         raise ValueError('mhla::block_causal: normalizer is "cross_query", expected key_sum or '
                          "none: it reads later queries")
-    first = int(options.get("prefix", 0) > 0)  # the block before the first step, which reads it
-    rows, columns = ((torch.arange(n, device=mixing.device) - first).clamp(min=0) // step
-                     for n in mixing.shape[-2:])
+    prefixes = [options.get("prefix", 0)] * 2
+    if options.get("key_block"):
+        prefixes[1] = options.get("key_prefix", 0)
+    # A prefix is the block before the first step, which reads it.
+    rows, columns = ((torch.arange(n, device=mixing.device) - int(prefix > 0)).clamp(min=0) // step
+                     for n, prefix in zip(mixing.shape[-2:], prefixes))
     earlier = mixing.masked_fill(columns > rows[:, None], 0)
     return bidirectional(q, k, v, earlier, **options)
 

@@ -43,7 +43,8 @@ def _key_blocks(named):
     tokens = named["k"].shape[2 if named["layout"] == "bhnd" else 1]
     if "grid" not in named:
         return count(tokens, named["block"])
-    prefix, grid, block = named["prefix"], named["grid"], named["block"]
+    of_keys = "key_" if named["key_block"] else ""
+    prefix, grid, block = (named[of_keys + name] for name in ("prefix", "grid", "block"))
     sizes = zip(grid, block) if grid else [(tokens - prefix, block[0])]
     return math.prod(count(n, w) for n, w in sizes) + (prefix > 0)
 
