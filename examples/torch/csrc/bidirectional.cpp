@@ -13,9 +13,11 @@ struct Bidirectional {
   static constexpr const char* kName = "bidirectional";
   static constexpr const char* kSchema =
       "Tensor mixing, int[] grid, int[] block, int prefix=0, int[] key_grid=[], "
-      "int[] key_block=[], int key_prefix=0";
+      "int[] key_block=[], int key_prefix=0, Tensor? pattern=None";
 
-  explicit Bidirectional(Arguments& from) : mixing(from.take<Tensor>()), blocks(from) {}
+  explicit Bidirectional(Arguments& from) : mixing(from.take<Tensor>()), blocks(from) {
+    refuse_pattern(kName, from.take<std::optional<Tensor>>());
+  }
 
   template <class T, class Op>
   void forward(const mhla::BatchInputs<T>& in, const Op& op, const mhla::TensorView<T>& out,

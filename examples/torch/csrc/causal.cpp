@@ -11,12 +11,15 @@ namespace {
 
 struct Causal {
   static constexpr const char* kName = "causal";
-  static constexpr const char* kSchema = "Tensor mixing, int block, bool decaying=False";
+  static constexpr const char* kSchema =
+      "Tensor mixing, int block, bool decaying=False, Tensor? pattern=None";
 
   explicit Causal(Arguments& from)
       : mixing(from.take<Tensor>()),
         blocks{from.take<std::int64_t>()},
-        decaying(from.take<bool>()) {}
+        decaying(from.take<bool>()) {
+    refuse_pattern(kName, from.take<std::optional<Tensor>>());
+  }
 
   template <class T, class Op>
   void forward(const mhla::BatchInputs<T>& in, const Op& op, const mhla::TensorView<T>& out,

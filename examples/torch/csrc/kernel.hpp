@@ -68,6 +68,11 @@ struct Problem {
   Options options;
 };
 
+/// \throws option_error for a pattern of the mixing matrix, whose zeros the CPU's kernels read.
+inline void refuse_pattern(const char* function, const std::optional<Tensor>& pattern) {
+  if (pattern) fail<mhla::option_error>(function, "pattern", "is given", "none on the CPU");
+}
+
 template <class Form>
 concept KeepsSummaries = requires(const Form& form) {
   form.key_blocks(Index{});

@@ -1,4 +1,4 @@
-"""Decaying terms and blocks of keys on a CUDA device, and with fake tensors.
+"""Decaying terms, patterns and blocks of keys on a CUDA device, and with fake tensors.
 
 Tests of numbers are skipped without a device.
 """
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mhla_torch
-from cuda_calls import extras, on_device, TAKEN, tensors
+from cuda_calls import call, extras, KINDS, on_device, TAKEN, tensors
 from mhla_torch import operators
 from test_cuda_device import expect_right_gradients
 
@@ -32,6 +32,33 @@ def test_decaying_terms_equal_the_formula(widths, dtype, tokens):
         for options in ({"eps": 0.25}, more):
             expect_right_gradients(lambda *t, **o: decaying(*t, **options, **o), q, k, v,
                                    terms_of(*leading))
+
+
+@on_device
+@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
+@pytest.mark.parametrize("tokens", (24, 600))
+def test_patterns_equal_the_formula(kind, dtype, tokens):
+    blocks = tokens // 6
+    places = torch.arange(blocks, device="cuda")
+    pattern = (places[:, None] - places).abs() < 3
+    q, k, v, _ = tensors(tokens=(tokens, tokens), dtype=dtype)
+    expect_right_gradients(lambda *t, **o: call(kind, *t, pattern=pattern, eps=0.5, **o), q, k, v,
+                           torch.rand(blocks, blocks))
+
+
+@on_device
+@torch.no_grad()
+def test_a_pattern_can_be_captured_in_a_graph():
+    arguments = [t.cuda() for t in tensors(tokens=(600, 600))]
+    pattern = torch.ones(100, 100, dtype=torch.bool, device="cuda").tril(2)
+    call("bidirectional", *arguments, pattern=pattern)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call("bidirectional", *arguments, pattern=pattern)
+    pattern.copy_(torch.ones_like(pattern).triu(-1))
+    graph.replay()
+    assert torch.equal(out, call("bidirectional", *arguments, pattern=pattern))
 
 
 @on_device
@@ -63,6 +90,20 @@ def test_kernels_take_up_to_32_terms(with_kernels, leading, dtype):
             took = decaying(q, k, v, torch.empty(*leading, 2, count, device="cuda"), explain=True)
         assert took.reason == ("" if count == 32 else "mixing has 33 decaying terms, expected at "
                                "most 32 on CUDA")
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_kernels_get_the_words_of_a_pattern(with_kernels, monkeypatch, kind):
+    calls = calls_of(monkeypatch)
+    with torch._subclasses.FakeTensorMode():
+        q, k, v, _ = tensors(tokens=(600, 600), device="cuda")
+        pattern = torch.empty(130, 130, dtype=torch.bool, device="cuda")
+        mixing = torch.empty(130, 130, device="cuda")  # of which a call reads [100,100]
+        call(kind, q, k, v, mixing, pattern=pattern, backend="kernels")
+        with pytest.raises(ValueError, match="pattern is on cpu, expected cuda:0"):
+            call(kind, q, k, v, mixing, pattern=torch.empty(130, 130, dtype=torch.bool))
+    named, = calls
+    assert named["pattern"].shape == (2 + 2 + 100 * 4,) and named["pattern"].dtype is torch.int32
 
 
 def test_packed_images_have_keys_of_a_known_length(with_kernels, monkeypatch):

@@ -122,6 +122,8 @@ def test_errors_say_what_was_expected(backend, mixing, sentence):
 def test_kernels_refuse_growing_terms():
     with pytest.raises((ValueError, RuntimeError), match="decays holds 1.5.*, expected numbers"):
         call(*tensors()[:3], torch.full((2, 1), 1.5).double())
+    with pytest.raises(ValueError, match="pattern is given with decaying terms, expected either"):
+        call(*tensors()[:3], terms(), pattern=torch.ones(5, 5, dtype=torch.bool))
 
 
 def test_a_module_serves_sequences_of_any_length():

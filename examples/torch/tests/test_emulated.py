@@ -10,6 +10,7 @@ import torch
 
 import mhla_torch
 from cuda_calls import call, extras, KINDS, TAKEN, tensors
+from mhla_torch import pattern as patterns
 
 pytestmark = pytest.mark.usefixtures("emulated")
 OPERATORS = torch.ops.mhla
@@ -330,6 +331,27 @@ def test_packed_images_have_keys_of_any_length():
     expect_near(out, exact_bidirectional(*(t.double() for t in (q, k, v, mixing[:4])), **options))
     with pytest.raises((ValueError, RuntimeError), match="max_keys is 0, expected the tokens of"):
         OPERATORS.bidirectional(q, k, v, mixing[:4], **options)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_kernels_skip_what_a_pattern_lacks(kind):
+    """Values of blocks that no coefficient of a strip reads may be NaN."""
+    q, k, v, mixing = tensors(tokens=(280, 280), batch=1, heads=1)
+    pattern = (torch.arange(47) < 31).expand(47, 47)  # without the second strip of columns
+    words, zeros = patterns.words(pattern), mixing * pattern
+    exact = formula(kind, q, k, v, zeros)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v, zeros)]
+    out = run(kind, *leaves, pattern=words)
+    expect_near(out, exact)
+    gradient = torch.autograd.grad(out.sum(), leaves)[3]
+    assert not gradient[:, 31:].any() and gradient[:, :31].any()
+    v[:, 6 * 40:] = torch.nan  # of a block in that strip
+    rows = slice(0, 6 * 31)  # which read no later block of a causal form
+    assert torch.isfinite(run(kind, q, k, v, zeros, pattern=words)[:, rows]).all()
+    if kind == "bidirectional":
+        assert run(kind, q, k, v, zeros).isnan().any()
+    with pytest.raises((ValueError, RuntimeError), match="pattern has [0-9]+ words, expected"):
+        run(kind, q, k, v, zeros, pattern=words[1:])
 
 
 @pytest.mark.parametrize("wrong, sentence", (

@@ -6,7 +6,12 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <array>
+#include <cstdint>
+#include <iterator>
+#include <mhla/cuda/attention/inputs.cuh>
 #include <mhla/cuda/attention/mixing_inputs.cuh>
+#include <mhla/cuda/kernel/pattern_bits.cuh>
+#include <optional>
 #include <string>
 
 #include "../arguments.hpp"
@@ -47,6 +52,22 @@ inline void expect_mixing(const char* function, const Tensor& mixing, Index batc
   const bool any = blocks.leading_rows || blocks.leading_columns;
   fail<mhla::shape_error>(function, "mixing", "has shape [" + has + "]",
                           (any ? "at least [" : "[") + expected + "]");
+}
+
+/// Returns the words of the pattern of a call's matrices, or null.
+/// \throws shape_error, option_error unless it has as many words as mhla::cuda::pattern_bits().
+inline const std::uint32_t* pattern_words(const char* function,
+                                          const std::optional<Tensor>& pattern,
+                                          const Partition& blocks) {
+  if (!pattern) return nullptr;
+  const auto words = offsets_view<std::int32_t>(function, "pattern", pattern);
+  const mhla::cuda::PatternBits bits{static_cast<std::int32_t>(blocks.rows()),
+                                     static_cast<std::int32_t>(blocks.columns())};
+  if (blocks.terms > 0 || std::ssize(words) != bits.size()) {
+    fail<mhla::shape_error>(function, "pattern", "has " + std::to_string(words.size()) + " words",
+                            std::to_string(blocks.terms > 0 ? 0 : bits.size()));
+  }
+  return static_cast<const std::uint32_t*>(pattern->const_data_ptr());
 }
 
 }  // namespace mhla_torch

@@ -38,7 +38,8 @@ struct Partition {
 struct Bidirectional {
   static constexpr const char* kName = "bidirectional";
 
-  explicit Bidirectional(Arguments& from) : mixing(from.take<Tensor>()), blocks(from) {}
+  explicit Bidirectional(Arguments& from)
+      : mixing(from.take<Tensor>()), blocks(from), pattern(from.take<std::optional<Tensor>>()) {}
 
   Partition partition(Index queries, Index keys) const {
     blocks.check(kName);
@@ -55,6 +56,7 @@ struct Bidirectional {
 
   std::optional<Tensor> mixing;
   BlocksOfCall blocks;
+  std::optional<Tensor> pattern;  ///< words of mhla::cuda::pattern_bits()
 
  private:
   /// Blocks after a prefix. A sequence that is its prefix alone is one block.
@@ -82,7 +84,8 @@ struct Causal {
   explicit Causal(Arguments& from)
       : mixing(from.take<Tensor>()),
         block(from.take<std::int64_t>()),
-        decaying(from.take<bool>()) {}
+        decaying(from.take<bool>()),
+        pattern(from.take<std::optional<Tensor>>()) {}
 
   Partition partition(Index queries, Index) const {
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, block);
@@ -95,6 +98,7 @@ struct Causal {
   std::optional<Tensor> mixing;
   std::int64_t block;
   bool decaying;  ///< mixing has terms, weights and decays
+  std::optional<Tensor> pattern;
 
  private:
   /// Number of decaying terms.
@@ -125,7 +129,7 @@ struct Linear {
   bool any_queries() const { return true; }
   bool any_keys() const { return true; }
 
-  std::optional<Tensor> mixing;  // none
+  std::optional<Tensor> mixing, pattern;  // none
   bool causal;
 
  private:

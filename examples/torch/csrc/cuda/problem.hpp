@@ -241,7 +241,9 @@ class Problem {
     Launch(const Problem& problem, const Partition& blocks)
         : place(checked(problem, blocks)),
           matrix(problem.dense_mixing(blocks)),
-          mixing(matrices_of(static_cast<const float*>(matrix.const_data_ptr()), matrix, blocks)) {}
+          mixing(matrices_of(static_cast<const float*>(matrix.const_data_ptr()), matrix, blocks)) {
+      mixing.pattern = pattern_words(kName, problem.form_.pattern, blocks);
+    }
 
     template <class F, class AnyCall>
     void run(const AnyCall& call) {
@@ -320,6 +322,7 @@ class Problem {
                                          {{"k", k_},
                                           {"v", v_},
                                           {"mixing", form_.mixing},
+                                          {"pattern", form_.pattern},
                                           {"query_angles", options_.query_angles},
                                           {"key_angles", options_.key_angles},
                                           {"gain", options_.gain},

@@ -37,8 +37,11 @@ LAYERS = {"hedgehog": 1, "t2r": 1, "elementwise_product": 2}  # linear layers of
 
 
 def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key_block=(),
-                  key_prefix=0, **options):
-    """Bidirectional attention: every query reads every key; see mhla_torch.bidirectional."""
+                  key_prefix=0, pattern=None, **options):
+    """Bidirectional attention: every query reads every key; see mhla_torch.bidirectional.
+
+    pattern: where kernels find zeros of mixing, which the formula reads
+    """
     name = "mhla::bidirectional"
     of_queries = of_keys = grid, block, prefix
     checks.expect_blocks(name, "", *of_queries)
@@ -58,8 +61,11 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key
     return attend(name, form, q, k, v, **options)
 
 
-def causal(q, k, v, mixing, *, block, decaying=False, **options):
-    """Causal attention: a token reads itself and the past; see mhla_torch.causal."""
+def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, **options):
+    """Causal attention: a token reads itself and the past; see mhla_torch.causal.
+
+    pattern: that of bidirectional
+    """
     name = "mhla::causal"
     if block < 1:
         fail(name, "block", f"is {block}", "at least 1")

@@ -32,7 +32,12 @@ All functions except linear also take:
                    CPU also the "summaries" of the blocks, B H M D (E + 1) sums
 
 The mixing matrix is [M,M], [H,M,M] with a matrix per head, or [B,H,M,M] with a matrix per batch item
-and head. Packed sequences share the matrices of one item. Its gradient has its shape.
+and head. Packed sequences share the matrices of one item. Its gradient has its shape. All functions
+except linear take its pattern:
+
+    pattern        bool [M,M]: where matrices have coefficients, such as a band. Other coefficients
+                   are 0 and get no gradient. On CUDA, calls in three stages skip strips of 64 x 32
+                   of them. The words that kernels read are made on the device
 
 Types are float32, float64, bfloat16 and float16; 16-bit tensors have float32 sums. The mixing
 matrix, the weights of feature maps, angles and the gain are used in float32, or in float64
@@ -63,6 +68,7 @@ from dataclasses import dataclass
 import torch
 
 from mhla_torch import formula, kernels, registration
+from mhla_torch import pattern as patterns
 
 registration.register()
 
@@ -148,7 +154,7 @@ def explain(function, *arguments, **options):
 
 
 def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key_block=(),
-                  key_prefix=0, save="inputs", backend="auto", **options):
+                  key_prefix=0, pattern=None, save="inputs", backend="auto", **options):
     """Bidirectional attention: every query reads every key. -> [B,N,H,E]
 
     grid, block: tokens along one to three axes, in raster order, and tokens of a block along each
@@ -167,7 +173,7 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key
     elif key_grid or key_prefix:
         raise ValueError("mhla::bidirectional: key_grid or key_prefix is given without key_block, "
                          "expected all that the keys have")
-    return _call("bidirectional", backend, save, q, k, v, mixing, blocks, **options)
+    return _call("bidirectional", backend, save, q, k, v, mixing, blocks, pattern, **options)
 
 
 def block_causal(q, k, v, mixing, *, step=1, **options):
@@ -195,7 +201,8 @@ def block_causal(q, k, v, mixing, *, step=1, **options):
     return bidirectional(q, k, v, earlier, **options)
 
 
-def causal(q, k, v, mixing, *, block, decaying=False, save="inputs", backend="auto", **options):
+def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, save="inputs", backend="auto",
+           **options):
     """Causal attention in blocks of `block` tokens: a token reads itself and the past. -> [B,N,H,E]
 
     mixing: at least [M,M] each; only the lower triangle is read
@@ -207,13 +214,15 @@ def causal(q, k, v, mixing, *, block, decaying=False, save="inputs", backend="au
     Cost: 4 B H N D E + B H M^2 D E flops, or with terms 4 B H M R D E in place of the second. The
     formula builds a matrix of terms (decay_matrix).
     """
+    if decaying and pattern is not None:
+        raise ValueError("mhla::causal: pattern is given with decaying terms, expected either")
     return _call("causal", backend, save, q, k, v, mixing, {"block": block, "decaying": decaying},
-                 **options)
+                 pattern, **options)
 
 
 def linear(q, k, v, *, causal=False, backend="auto", **options):
     """Plain linear attention: MHLA with one block. -> [B,N,H,E]"""
-    return _call("linear", backend, "inputs", q, k, v, None, {"causal": causal}, **options)
+    return _call("linear", backend, "inputs", q, k, v, None, {"causal": causal}, None, **options)
 
 
 def sums_of(dtype):
@@ -228,10 +237,10 @@ _PACKED = ("query_offsets", "max_queries", "key_offsets", "max_keys")
 _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 
-def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **options):
+def _call(name, backend, save, q, k, v, mixing, blocks, pattern, *, explain=False, **options):
     """Runs an operator by its kernels or its formula, or explains which of them it would run.
 
-    blocks: the arguments between mixing and the options, by name, in the order of the schema
+    blocks: the arguments between mixing and the pattern, by name, in the order of the schema
     """
     if backend not in ("auto", "kernels", "formula"):
         raise ValueError(f'mhla::{name}: backend is "{backend}", expected auto, kernels or formula')
@@ -241,7 +250,9 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
                                           for argument in _TENSORS}
     parameters = {"mixing": mixing} | {argument: options.pop(argument, None)
                                        for argument in _PARAMETERS}
-    _expect_one_device(name, q, tensors | parameters | options)
+    _expect_one_device(name, q, tensors | parameters | {"pattern": pattern} | options)
+    if pattern is not None:
+        parameters["mixing"] = patterns.masked(f"mhla::{name}", mixing, pattern)
     options = _with_offsets(name, q, options)
     tensors = autocast(tensors)
     given = {argument: t for argument, t in tensors.items() if t is not None}
@@ -257,6 +268,9 @@ def _call(name, backend, save, q, k, v, mixing, blocks, *, explain=False, **opti
         if explain:
             return Explanation("formula", "", reason or 'backend is "formula"')
         return without_autocast(q, getattr(formula, name), **given, **weights, **blocks, **options)
+    if pattern is not None and q.is_cuda:
+        rows, columns = registration.block_counts(given | blocks | options)
+        blocks = blocks | {"pattern": patterns.words(pattern[:rows, :columns])}
     if explain:
         return Explanation("kernels", _form(name, given, weights, blocks, options), "")
     keep = save != "inputs" and _keeps(name, (*tensors.values(), *parameters.values()), options)

@@ -35,18 +35,22 @@ def _kept(named, blocks):
     return q.new_empty(batch, heads, blocks, size, dtype=torch.uint8)
 
 
-def _key_blocks(named):
-    """Number of key blocks in a call of bidirectional or causal."""
+def block_counts(named):
+    """Numbers of blocks of the queries and of the keys in a call of bidirectional or causal."""
     def count(tokens, width):
         return (tokens + width - 1) // width
 
-    tokens = named["k"].shape[2 if named["layout"] == "bhnd" else 1]
-    if "grid" not in named:
-        return count(tokens, named["block"])
-    of_keys = "key_" if named["key_block"] else ""
-    prefix, grid, block = (named[of_keys + name] for name in ("prefix", "grid", "block"))
-    sizes = zip(grid, block) if grid else [(tokens - prefix, block[0])]
-    return math.prod(count(n, w) for n, w in sizes) + (prefix > 0)
+    counts, axis = [], 2 if named.get("layout") == "bhnd" else 1
+    for argument, most, side in (("q", "max_queries", ""), ("k", "max_keys", "key_")):
+        tokens = named.get(most) or named[argument].shape[axis]
+        if "grid" not in named:
+            counts.append(count(tokens, named["block"]))
+            continue
+        side = side if named.get("key_block") else ""
+        prefix, grid, block = (named[side + part] for part in ("prefix", "grid", "block"))
+        sizes = zip(grid, block) if grid else [(tokens - prefix, block[0])]
+        counts.append(math.prod(count(n, w) for n, w in sizes) + (prefix > 0))
+    return counts
 
 
 ARGUMENTS = {}  # operator: its arguments in order, with their defaults
@@ -86,7 +90,7 @@ def _register(name, keeps):
 
     def output_and_kept(*args, **kwargs):
         named = _named(forward, args, kwargs)
-        return output(*args, **kwargs), _kept(named, _key_blocks(named))
+        return output(*args, **kwargs), _kept(named, block_counts(named)[1])
 
     def gradients(*args, **kwargs):
         named = _named(backward, args, kwargs)

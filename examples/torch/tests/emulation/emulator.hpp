@@ -10,6 +10,7 @@
 #include <mhla/core/workspace.hpp>
 #include <mhla/cuda/attention/inputs.cuh>
 #include <mhla/cuda/attention/mixing_inputs.cuh>
+#include <mhla/cuda/kernel/pattern_bits.cuh>
 #include <mhla/cuda/launch/problem.cuh>
 #include <mhla/cuda/launch/stages.cuh>
 #include <set>
@@ -56,6 +57,10 @@ class Emulation {
     if (x.rows == 0 || q.batch() == 0 || q.heads() == 0) return;
     const mhla::Index first = (q.batch() - 1) * x.item_stride + (q.heads() - 1) * x.head_stride;
     track(name, x.data, 4 * (first + (x.rows - 1) * x.row_stride + x.cols));
+    if (x.pattern == nullptr) return;
+    const mhla::cuda::PatternBits bits{static_cast<std::int32_t>(x.rows),
+                                       static_cast<std::int32_t>(x.cols)};
+    track("pattern", x.pattern, 4 * bits.size());
   }
   void track(const char* name, const mhla::BatchMask& x) {
     if (x.rows == 0 || x.cols == 0) return;
