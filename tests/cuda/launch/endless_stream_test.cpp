@@ -29,7 +29,7 @@ constexpr auto kSingle = Precision::kSingle;
 
 // Streams have many times the four blocks that counters tell apart.
 TEST(EndlessStream, StepsAreWithinTheBound) {
-  check_steps<bfloat16, 64, 64, kSingle>(endless(2, 1, 40));
+  check_steps<bfloat16, 64, 64, kSingle>(endless(3, 1, 40));
   check_steps<bfloat16, 64, 64, kSingle>(endless(3, 3, 50, Denominator::kNone));
 }
 

@@ -25,13 +25,14 @@ TEST(EndlessWidths, StepsAreWithinTheBound) {
 }
 
 TEST(EndlessWidths, PrefillsGoOn) {
-  StreamCase c = endless(9, 5, 40, Denominator::kKeySum, 2);
+  StreamCase c = endless(9, 5, 26, Denominator::kKeySum, 2);
   c.batch = 2;
-  check_prefills<half, 72, 72, kPair>(c, {7, 32}, Arch::kSm90a);
-  check_prefills<bfloat16, 128, 256, kSingle>(c, {22, 36}, Arch::kSm80);
+  c.heads = 1;
+  check_prefills<half, 72, 72, kPair>(c, {7, 22}, Arch::kSm90a);
+  check_prefills<bfloat16, 128, 256, kSingle>(c, {12, 21}, Arch::kSm80);
   c.denominator = Denominator::kNone;
-  check_prefills<half, 64, 64, kPair>(c, {10, 38}, Arch::kSm90a);
-  check_prefills<bfloat16, 128, 128, kSingle>(c, {15, 16, 33}, Arch::kSm90a);
+  check_prefills<half, 64, 64, kPair>(c, {10, 24}, Arch::kSm90a);
+  check_prefills<bfloat16, 128, 128, kSingle>(c, {10, 11, 23}, Arch::kSm90a);
 }
 
 TEST(EndlessWidths, FeatureMapsMayBeOnesOwn) {
