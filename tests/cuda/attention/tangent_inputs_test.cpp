@@ -79,6 +79,8 @@ TEST(CudaTangentInputs, ShapesThatDoNotFitAreNamed) {
   EXPECT_EQ(made_of([](TangentArguments& a) { a.tangents.mixing.head_stride = 49; }),
             "mhla::cuda::f: tangents.mixing has head stride 49, and op.matrices is kShared, "
             "expected a stride of 0, or other op.matrices");
+  EXPECT_EQ(made_of([](TangentArguments& a) { a.tangents.mixing.col_stride = 2; }),
+            "mhla::cuda::f: tangents.mixing has column stride 2, expected 1");
   EXPECT_EQ(made_of([](TangentArguments& a) { a.tangent = mhla::bnhd(a.data, 2, 100, 2, 64); }),
             "mhla::cuda::f: tangent has shape [2, 100, 2, 64], expected [2, 100, 3, 64]");
   EXPECT_NE(made_of([](TangentArguments& a) { a.tangent.strides[0] = 0; }), "no exception");
@@ -103,6 +105,8 @@ TEST(CudaTangentInputs, CallsWithoutTangentsAreRefused) {
               a.in.gain = {a.floats, 64};
             }),
             "mhla::cuda::f: gain is given, expected none: tangents take no norm");
+  EXPECT_EQ(made_of([](TangentArguments& a) { a.in.gate = a.in.v; }),
+            "mhla::cuda::f: gate is given, expected none: tangents take no gate");
   EXPECT_EQ(made_of([](TangentArguments& a) { a.in.key_prefix = 1; }),
             "mhla::cuda::f: key_prefix is given, expected none: tangents take all tokens");
   static constexpr std::int32_t kOffsets[] = {0, 100};

@@ -6,7 +6,8 @@
 ///
 /// Let n_p be the addends of n', each of which is a form without denominators of the CPU's bound
 /// b_p (reference.hpp), rounded to T. Tangents of features are rounded once, like features, and
-/// phi' has a relative error of 2^-20, so that each addend is within (1 + 4 u) b_p. With the sums r
+/// phi' has a relative error of 2^-20, so that each addend is within (1 + 4 u) b_p. It is stored
+/// times its scale s, which adds u eta / s. With the sums r
 /// of weights, their tangents r', their magnitudes R and R', and e_d of reference.hpp,
 ///
 ///     err(r) = e_d R     err(r') = e_d R'
@@ -211,12 +212,14 @@ Expected expected_tangent(const TangentCall<T>& call, int b, int h, double chain
   Expected result{divides ? Numbers(naive_tangent(problem(mhla::KeySum{eps}), direction))
                           : Numbers(naive_tangent(problem(mhla::NoNormalizer{}), direction)),
                   Numbers::Zero(q.rows(), v.cols())};
+  const auto stored = static_cast<double>(mhla::cuda::summary_scale(call.key_slots()));  // scale s
   Numbers addends = Numbers::Zero(q.rows(), v.cols()), errors = addends;
   for (int along = 0; along < 4; ++along) {
     if (!call.along[static_cast<std::size_t>(along)]) continue;
     const Expected addend = expected(addend_of(call, along), b, h, chain);
     addends += scale * addend.o.cwiseAbs();
     errors += (scale * (1 + 4 * u)) * addend.bound;
+    errors.array() += scale * u * eta / stored;
   }
   const Expected outputs = expected(static_cast<const Call<T>&>(call), b, h, chain);
   const double e_d = std::pow(1 + u, rounding.denominator) * (1 + growth) - 1;

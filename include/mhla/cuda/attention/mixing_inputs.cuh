@@ -49,14 +49,14 @@ namespace detail {
 /// \throws shape_error, option_error unless it is [rows, columns] with dense rows, or contains that
 ///         if `larger`.
 inline MixingArray mixing_array(const char* function, MatrixView<const float> mixing, Index rows,
-                                Index columns, bool larger) {
-  expect_size(function, "mixing", mixing.rows, mixing.cols, rows, columns, larger);
+                                Index columns, bool larger, const char* argument = "mixing") {
+  expect_size(function, argument, mixing.rows, mixing.cols, rows, columns, larger);
   if (mixing.data == nullptr) {
-    fail_option(function, "mixing", "is null with shape " + shape_text({mixing.rows, mixing.cols}),
+    fail_option(function, argument, "is null with shape " + shape_text({mixing.rows, mixing.cols}),
                 "a pointer to data");
   }
   if (mixing.col_stride != 1 && columns > 1) {
-    fail_option(function, "mixing", "has column stride " + std::to_string(mixing.col_stride), "1");
+    fail_option(function, argument, "has column stride " + std::to_string(mixing.col_stride), "1");
   }
   return {mixing.data, mixing.row_stride};
 }
@@ -112,14 +112,15 @@ void expect_matrices(const char* function, const char* argument, const MixingMat
 /// Describes the mixing matrices of the problem's blocks, or their decaying terms. The causal form
 /// takes the leading part of larger matrices.
 inline MixingArray mixing_array(const char* function, const MixingMatrices<const float>& mixing,
-                                const Problem& problem) {
-  expect_matrices(function, "mixing", mixing, problem.op.matrices);
+                                const Problem& problem, const char* argument = "mixing") {
+  expect_matrices(function, argument, mixing, problem.op.matrices);
   const MixingShape shape = mixing_shape(problem);
-  MixingArray array = mixing_array(function, mixing, shape.rows, shape.columns, shape.larger);
+  MixingArray array =
+      mixing_array(function, mixing, shape.rows, shape.columns, shape.larger, argument);
   array.item_stride = mixing.item_stride;
   array.head_stride = mixing.head_stride;
   if (mixing.pattern != nullptr && problem.decays()) {
-    fail_option(function, "mixing", "has a pattern and decaying terms", "either");
+    fail_option(function, argument, "has a pattern and decaying terms", "either");
   }
   array.strips = mixing.pattern;
   return array;

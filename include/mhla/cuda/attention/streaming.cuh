@@ -107,6 +107,7 @@ class Streaming {
   bool decays() const { return options_of(op_).decay_terms > 0; }
   /// Tokens seen as kernels count them.
   Index counted(Index seen) const {
+    detail::expect_seen(kName, seen, capacity());
     return decays() ? endless_counter<Index>(seen, blocks_.slots()) : seen;
   }
   Problem prefill_problem(Index seen, const Inputs<T>& in, TensorView<T> out) const {
@@ -147,6 +148,7 @@ Streaming<D, E, T, O>::Streaming(Index sequences, Index heads, Index block_lengt
   detail::expect_stream_operator(kName, options);
   const Index terms = options.decay_terms;
   const Index kept = terms > 0 ? 2 : mixing.rows;  // blocks whose summaries are kept
+  blocks_ = detail::stream_blocks(kName, mixing.rows, block_length, options);
   checked_product(kName, "state", {pairs, kept + 2 + terms, D * E * 4});
   checked_product(kName, "state", {pairs, block_length, (D + E) * 2});
   constexpr Index kMostPairs = kLimit / StreamingSlice<D, E>::kSlices;
@@ -154,7 +156,6 @@ Streaming<D, E, T, O>::Streaming(Index sequences, Index heads, Index block_lengt
     detail::fail_shape(kName, "sequences and heads", "have product " + std::to_string(pairs),
                        "at most " + std::to_string(kMostPairs));
   }
-  blocks_ = detail::stream_blocks(kName, mixing.rows, block_length, options);
   Problem problem{};
   problem.op = options;
   problem.query_blocks = problem.key_blocks = blocks_;

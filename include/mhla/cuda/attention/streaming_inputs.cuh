@@ -79,6 +79,13 @@ constexpr bool has_stream_kernels() {
   return true;
 }
 
+/// \throws option_error unless a stream of `capacity` tokens may have seen so many.
+inline void expect_seen(const char* function, Index seen, Index capacity) {
+  if (seen >= 0 && seen < capacity) return;
+  fail_option(function, "seen", "is " + std::to_string(seen),
+              "0 to " + std::to_string(capacity - 1));
+}
+
 /// Describes a prefill as a problem: N further tokens of sequences of a stream.
 /// \param stream  M blocks of W tokens
 /// \throws shape_error, option_error as make_problem() does; shape_error for another number of
@@ -88,11 +95,8 @@ template <int D, int E, DeviceScalar T, AnyOperator O = Operator>
 Problem prefill_problem(const char* function, const Inputs<T>& in, const TokenBlocks& stream,
                         Index seen, Index heads, const O& op, TensorView<T> out) {
   expect_stream_inputs(function, in);
+  expect_seen(function, seen, stream.tokens());
   const Index tokens = in.q.tokens(), free_slots = stream.tokens() - seen;
-  if (seen < 0 || free_slots < 1) {
-    fail_option(function, "seen", "is " + std::to_string(seen),
-                "0 to " + std::to_string(stream.tokens() - 1));
-  }
   if (tokens < 1 || tokens > free_slots) {
     fail_option(function, "in", "has " + std::to_string(tokens) + " tokens",
                 "1 to " + std::to_string(free_slots));

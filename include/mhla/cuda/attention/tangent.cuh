@@ -9,8 +9,7 @@
 ///     const TangentPlan plan = bidirectional_tangent_plan<64, 64>(in, blocks, blocks, op, along,
 ///                                                                 out, tangent, device);
 ///     bidirectional_tangent<64, 64>(in, blocks, blocks, mixing, op, along, out, tangent,
-///     workspace,
-///                                   device, stream);
+///                                   workspace, device, stream);
 ///
 /// Tangents take the feature maps of FeatureMap, key sums or no denominator, and all tokens. Causal
 /// forms have no denominator. Other calls are refused. Outputs have the bits of the form.
@@ -37,9 +36,7 @@ namespace mhla::cuda::detail {
 template <int D, int E, bool kCausal, DeviceScalar T, class R>
 class TangentCall {
   static constexpr bool kRotary = std::is_same_v<R, Rotary>;
-  static_assert(!kRotary || (Width<D>::kWholeTiles && !std::is_same_v<T, float>),
-                "rotary embedding has kernels for bfloat16 and half, and D that are multiples of "
-                "16");
+  static_assert(has_rotary_kernels<D, T, R>());
   static constexpr const char* kName =
       kCausal ? "cuda::causal_tangent" : "cuda::bidirectional_tangent";
 
@@ -67,7 +64,7 @@ class TangentCall {
     expect_angles(kName, problem_.forward);
     const MixingArray coefficients = mixing_array(kName, mixing, problem_.forward);
     if (problem_.wants_along(Along::kMixing)) {
-      problem_.mixing = mixing_array(kName, tangents.mixing, problem_.forward);
+      problem_.mixing = mixing_array(kName, tangents.mixing, problem_.forward, "tangents.mixing");
     }
     unsigned char* const begin = workspace_begin(kName, workspace, plan_.workspace_bytes);
     LaunchCache cache;

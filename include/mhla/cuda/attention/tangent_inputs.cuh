@@ -31,6 +31,7 @@ void expect_tangent_form(const char* function, const Inputs<T>& in, const Operat
                          bool causal) {
   expect_all_tokens(function, in, "none: tangents take all tokens");
   if (!in.gain.empty()) fail_option(function, "gain", "is given", "none: tangents take no norm");
+  if (!in.gate.absent()) fail_option(function, "gate", "is given", "none: tangents take no gate");
   if (op.denominator == Denominator::kCrossQuery) {
     fail_option(function, "op", "has a cross-query denominator", "none or key sums in tangents");
   }
@@ -68,6 +69,10 @@ TangentProblem make_tangent(const char* function, const Inputs<T>& in,
     expect_matrices(function, "tangents.mixing", tangents.mixing, op.matrices);
     expect_size(function, "tangents.mixing", tangents.mixing.rows, tangents.mixing.cols, shape.rows,
                 shape.columns, shape.larger);
+    if (tangents.mixing.col_stride != 1 && shape.columns > 1) {
+      fail_option(function, "tangents.mixing",
+                  "has column stride " + std::to_string(tangents.mixing.col_stride), "1");
+    }
   }
   return problem;
 }

@@ -29,7 +29,8 @@
 ///
 /// All tokens arrive through one ring of stages, from part to part and from pair to pair. The pairs
 /// of a thread block share a matrix, and dm is summed over them in order. ordered_sums.cuh adds the
-/// thread blocks' parts. Thread blocks reuse their scratch, which L2 can hold.
+/// thread blocks' parts. Thread blocks reuse their scratch, which L2 can hold. If heads
+/// have matrices of their own, each pair has a thread block and scratch.
 ///
 /// 10 N D^2 flops per pair in products of tokens. Device memory: q, dO and dq once, k and v twice,
 /// dk and dv once. Shared memory: kBytes of FusedGradientConfig. Denominators: kNone, kKeySum.

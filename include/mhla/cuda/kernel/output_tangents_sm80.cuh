@@ -4,12 +4,12 @@
 /// Tangents of outputs, token by token, from addends of the tangent n' of the numerator:
 ///
 ///     n'_t = sum of the addends of t / s              s: their scale
-///     r_t  = phi(q_t) . z~_i                          r'_t = phi'(q_t) . z~_i + phi(q_t) . z~'_i
+///     r_t  = phi(q_t) . z~_i                          r'_t = phi'(q_t) q'_t . z~_i + phi(q_t) . z~'_i
 ///     o'_t = scale (n'_t - r'_t o_t) / (scale r_t + eps)     0 where the denominator is 0
 ///
 /// Without denominators o'_t = scale n'_t. Eight threads share each token. A thread block has 64
 /// slots of a block of one pair.
-/// Shared memory: none. Device memory: addends, o, q and phi'(q) once, o' once.
+/// Shared memory: none. Device memory: addends, o, q and phi'(q) q' once, o' once.
 
 #include <cstdint>
 
@@ -32,7 +32,7 @@ struct OutputTangentParameters {
   // Of Denominator::kKeySum:
   ConstTokenTensor out;       ///< o [B, Nq, H, E]
   ConstTokenTensor q;         ///< [B, Nq, H, D]
-  ConstTokenTensor features;  ///< phi'(q) [B, Nq, H, D], or null
+  ConstTokenTensor features;  ///< phi'(q) q' [B, Nq, H, D], or null
   FeatureMap map;
   const float* key_sums;          ///< z~ [pairs, M, D]
   const float* key_sum_parts[2];  ///< addends of z~' [pairs, M, D], or null

@@ -13,7 +13,8 @@
 ///     (form of the outputs) -> feature_tangents -> up to four forms
 ///       -> (token_sums -> mixed_sums) -> output_tangents
 ///
-/// A form writes its addend times a power of two, summary_scale, so that half does not overflow.
+/// A form writes its addend times s, a power of two: the summary_scale of the keys, about 1 / W. A
+/// scaled addend of half is below 65520 and keeps its digits above 2^-14.
 
 #include <algorithm>
 #include <cstddef>
