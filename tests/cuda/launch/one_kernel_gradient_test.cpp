@@ -116,10 +116,10 @@ TYPED_TEST(FusedGradients, TakeAsManyBlocksAsThereAreRegions) {
     shape.block = shape.key_block = shape.block[2] - 5;
     GradientCall<typename TypeParam::T> call = this->call_of(shape);
     GradientTensors<typename TypeParam::T> to(call, 0);
-    constexpr int D = TypeParam::D;
-    EXPECT_FALSE((
-        mhla::cuda::gradient_plan<D, D, false, false>(cuda_test::gradient_problem(call, to), device)
-            .fused));
+    constexpr int kWidth = TypeParam::D;
+    EXPECT_FALSE((mhla::cuda::gradient_plan<kWidth, kWidth, false, false>(
+                      cuda_test::gradient_problem(call, to), device)
+                      .fused));
   }
 }
 
@@ -215,12 +215,12 @@ TYPED_TEST(FusedGradients, MoveThePlannedBytes) {
 }
 
 TYPED_TEST(FusedGradients, LeaveOtherCallsToOtherKernels) {
-  constexpr int D = TypeParam::D;
+  constexpr int kWidth = TypeParam::D;
   const auto fused = [&](const CallShape& shape, std::int32_t multiprocessors) {
     GradientCall<typename TypeParam::T> call = this->call_of(shape);
     GradientTensors<typename TypeParam::T> to(call, 0);
-    return mhla::cuda::gradient_plan<D, D, false, false>(cuda_test::gradient_problem(call, to),
-                                                         {Arch::kSm90a, multiprocessors})
+    return mhla::cuda::gradient_plan<kWidth, kWidth, false, false>(
+               cuda_test::gradient_problem(call, to), {Arch::kSm90a, multiprocessors})
         .fused;
   };
   CallShape shape{.tokens = 270, .block = 90};

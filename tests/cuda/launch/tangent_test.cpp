@@ -117,31 +117,32 @@ TYPED_TEST(TangentForms, OfMatricesOfHeadsAndItems) {
 
 // Outputs have the bits of the form, and a tangent along no direction is 0.
 TYPED_TEST(TangentForms, AlongNoDirectionAreZero) {
-  constexpr int D = TypeParam::D, E = TypeParam::E;
-  using T = typename TypeParam::T;
+  constexpr int kWidth = TypeParam::D, kValues = TypeParam::E;
+  using Number = typename TypeParam::T;
   const CallShape shape{.heads = 2, .tokens = 60, .block = 20};
   const Device device{Arch::kSm80, 2};
-  TangentCall<T> call = cuda_test::random_tangent_call<T, D, E>(shape, {}, 5);
-  const auto plan = cuda_test::run_tangent<D, E, false, false>(call, device, 3);
+  TangentCall<Number> call = cuda_test::random_tangent_call<Number, kWidth, kValues>(shape, {}, 5);
+  const auto plan = cuda_test::run_tangent<kWidth, kValues, false, false>(call, device, 3);
   const std::string outputs(reinterpret_cast<const char*>(call.o.raw()), call.o.bytes());
   call.tangent.each([&](int b, int t, int h, int e) {
     ASSERT_EQ(call.tangent.value(b, t, h, e), 0) << t << " " << e;
   });
-  cuda_test::Call<T>& forward = call;
-  cuda_test::run_only<D, E>(forward, plan.outputs, device, 1);
+  cuda_test::Call<Number>& forward = call;
+  cuda_test::run_only<kWidth, kValues>(forward, plan.outputs, device, 1);
   EXPECT_EQ(std::memcmp(call.o.raw(), outputs.data(), outputs.size()), 0);
 }
 
 // A token whose denominator is 0 has a constant output: a zero row of the mixing matrix.
 TYPED_TEST(TangentForms, AreZeroWhereDenominatorsAre) {
-  constexpr int D = TypeParam::D, E = TypeParam::E;
-  using T = typename TypeParam::T;
+  constexpr int kWidth = TypeParam::D, kValues = TypeParam::E;
+  using Number = typename TypeParam::T;
   CallShape shape{.tokens = 60, .block = 20};
-  TangentCall<T> call = cuda_test::random_tangent_call<T, D, E>(shape, kAll, 5);
+  TangentCall<Number> call =
+      cuda_test::random_tangent_call<Number, kWidth, kValues>(shape, kAll, 5);
   for (std::int64_t b = 0; b < 3; ++b) call.mixing[3 + b] = 0;
-  cuda_test::run_tangent<D, E, false, false>(call, Device{Arch::kSm80, 2}, 3);
+  cuda_test::run_tangent<kWidth, kValues, false, false>(call, Device{Arch::kSm80, 2}, 3);
   for (int t = 0; t < 60; ++t) {
-    for (int e = 0; e < E; ++e) {
+    for (int e = 0; e < kValues; ++e) {
       if (t / 20 == 1) {
         ASSERT_EQ(call.tangent.value(0, t, 0, e), 0) << t;
       } else {
@@ -153,9 +154,9 @@ TYPED_TEST(TangentForms, AreZeroWhereDenominatorsAre) {
 
 // Half would overflow if addends were not scaled.
 TEST(TangentForms, OfLargeNumeratorsDoNotOverflow) {
-  using T = mhla::cuda::half;
+  using Number = mhla::cuda::half;
   CallShape shape{.tokens = 256, .block = 64};
-  TangentCall<T> call = cuda_test::random_tangent_call<T, 64, 64>(shape, kAll, 5);
+  TangentCall<Number> call = cuda_test::random_tangent_call<Number, 64, 64>(shape, kAll, 5);
   for (auto* x : {&call.q, &call.k}) x->fill([] { return 3; });
   call.v.fill([] { return 1; });
   call.dv.fill([] { return 1; });
