@@ -76,7 +76,7 @@ TEST(MixingTensor, TablesGiveTheMatricesOfTheirBlocks) {
     EXPECT_EQ(tensor.matrices(kM), t.tables);
     for (const bool backward : {false, true}) {
       const Pass<A> p = t.pass(backward);
-      const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p);
+      const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p, backward);
       expect_equal(mixing.matrices(), expected);
       EXPECT_EQ(mixing.gradient().absent(), !backward);
     }
@@ -92,7 +92,7 @@ TEST(MixingTensor, AddsTheGradientOfTables) {
     std::copy_n(before.begin() + kBefore, expected.storage().size(), expected.storage().begin());
     const MixingTensor tensor = t.tensor();
     const Pass<A> p = t.pass(true);
-    const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p);
+    const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p, true);
     Random rng(4);
     MixingMatrix<A> dm(t.pattern(), t.tables);
     for (Index h = 0; h < t.tables; ++h) {
@@ -116,7 +116,7 @@ TEST(MixingTensor, LeavesTheRestOfTheWorkspace) {
     const MixingTensor tensor = t.tensor();
     for (const bool backward : {false, true}) {
       const Pass<A> p = t.pass(backward);
-      const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p);
+      const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p, backward);
       const auto end = [](const auto& numbers) {
         return reinterpret_cast<const std::byte*>(numbers.data() + numbers.size());
       };
@@ -133,6 +133,20 @@ TEST(MixingTensor, LeavesTheRestOfTheWorkspace) {
   });
 }
 
+/// Backward runs a forward again in the bytes that it counted, and without a gradient.
+TEST(MixingTensor, AForwardInBackwardTakesTheWorkspaceOfAForward) {
+  for_passes([](TablePass& t) {
+    const MixingTensor tensor = t.tensor();
+    const auto expected = distance_matrix(t.table(), kBlocks, t.pattern());
+    t.memory.resize(detail::MixingOfPass<A>::bytes(tensor, kM, false));
+    const Pass<A> p = t.pass(true);
+    const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p, false);
+    expect_equal(mixing.matrices(), expected);
+    EXPECT_TRUE(mixing.gradient().absent());
+    EXPECT_EQ(mixing.rest().size(), 0u);
+  });
+}
+
 TEST(MixingTensor, CoefficientsAreThoseOfTheParameters) {
   for (const Index heads : {0, 3}) {
     std::vector<A> row(heads == 0 ? 36 : 108, 2), gradients(row.size());
@@ -143,7 +157,7 @@ TEST(MixingTensor, CoefficientsAreThoseOfTheParameters) {
     Graph<A> graph("AnyLayer", 4, kM);
     Pass<A> p = graph.pass({kM, 1}, {}, true);
     p.parameters = row, p.gradients = gradients, p.rest = memory;
-    const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p);
+    const detail::MixingOfPass<A> mixing("AnyLayer", tensor, kM, p, true);
     EXPECT_EQ(mixing.matrices().storage().data(), row.data());
     EXPECT_EQ(mixing.gradient().storage().data(), gradients.data());
     EXPECT_EQ(mixing.matrices().heads(), std::max<Index>(heads, 1));
@@ -179,9 +193,10 @@ TEST(MixingTensor, RefusesTablesThatGiveNoMatrix) {
   std::fill_n(t.row.begin() + kBefore + 15, 15, A(0));
   const MixingTensor tensor = t.tensor();
   const Pass<A> p = t.pass(false);
-  EXPECT_EQ(message_of<option_error>([&] { detail::MixingOfPass<A>("AnyLayer", tensor, kM, p); }),
-            "mhla::AnyLayer: table of offsets has row 0 of matrix 1 with sum 0.000000, expected "
-            "rows with a finite sum other than 0");
+  EXPECT_EQ(
+      message_of<option_error>([&] { detail::MixingOfPass<A>("AnyLayer", tensor, kM, p, false); }),
+      "mhla::AnyLayer: table of offsets has row 0 of matrix 1 with sum 0.000000, expected "
+      "rows with a finite sum other than 0");
   const auto refused = [](GridShape offsets) {
     return message_of<option_error>([&] { detail::expect_layer_offsets("AnyLayer", offsets); });
   };

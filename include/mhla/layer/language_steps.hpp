@@ -162,7 +162,7 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
                                   : append_workspace_bytes(d->shared.stream, p.executor));
     }
     if (d == nullptr) {
-      const MixingOfPass<T> w(name, mixing, chunks, p);
+      const MixingOfPass<T> w(name, mixing, chunks, p, false);
       for (Index group = 0; group < s.groups(); ++group) {
         causal(inputs(p, group), blocks, of_group(w.matrices(), group), op,
                outputs(p, p.out(y), group), call(p, w.rest(), group));
@@ -184,7 +184,7 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
       return p.needs(MixingOfPass<T>::bytes(mixing, chunks, true) +
                      causal_gradient_workspace_bytes(inputs(p, 0), blocks, absent, op, p.executor));
     }
-    const MixingOfPass<T> w(name, mixing, chunks, p);
+    const MixingOfPass<T> w(name, mixing, chunks, p, true);
     for (Index group = 0; group < s.groups(); ++group) {
       causal_gradient(inputs(p, group), blocks, of_group(w.matrices(), group), op,
                       outputs(p, p.dout(y), group),

@@ -106,17 +106,19 @@ class MixingOfPass {
  public:
   /// \param name  of the layer, in errors
   /// \param m     blocks
+  /// \param adjoint  true if an adjoint adds to the gradient. A forward has none, also in backward.
   /// \throws option_error if a row of a matrix should sum to 1, and the table's sum is 0.
-  MixingOfPass(const char* name, const MixingTensor& tensor, Index m, const Pass<T>& p)
+  MixingOfPass(const char* name, const MixingTensor& tensor, Index m, const Pass<T>& p,
+               bool adjoint)
       : name_(name), tensor_(tensor), pass_(p), rest_(p.rest) {
     if (!tensor.is_table()) {
       matrices_ = mixing_at(tensor.place, p.parameters, m);
-      gradient_ = mixing_at(tensor.place, p.gradients, m);
+      if (adjoint) gradient_ = mixing_at(tensor.place, p.gradients, m);
       return;
     }
     Arena arena(p.rest.data());
-    const Memory memory(arena, tensor, m, p.backward);
-    rest_ = p.rest.subspan(bytes(tensor, m, p.backward));
+    const Memory memory(arena, tensor, m, adjoint);
+    rest_ = p.rest.subspan(bytes(tensor, m, adjoint));
     const auto view = [&](T* data) {
       std::fill_n(data, tensor.matrices(m) * m * m, T(0));
       return MixingView<T>(data, tensor.pattern(m), tensor.matrices(m), m * m);
@@ -124,7 +126,7 @@ class MixingOfPass {
     const MixingView<T> made = view(memory.matrices);
     write_distance_matrix(name, kTable, tensor.table(p.parameters), tensor.blocks, made);
     matrices_ = made;
-    if (!p.gradients.empty()) gradient_ = view(memory.gradient), sums_ = memory.sums;
+    if (adjoint && !p.gradients.empty()) gradient_ = view(memory.gradient), sums_ = memory.sums;
   }
 
   const MixingView<const T>& matrices() const { return matrices_; }
@@ -140,9 +142,9 @@ class MixingOfPass {
   }
 
   /// Bytes of a pass's workspace.
-  static std::size_t bytes(const MixingTensor& tensor, Index m, bool backward) {
+  static std::size_t bytes(const MixingTensor& tensor, Index m, bool adjoint) {
     if (!tensor.is_table()) return 0;
-    return counted_bytes([&](Arena& arena) { return Memory(arena, tensor, m, backward); });
+    return counted_bytes([&](Arena& arena) { return Memory(arena, tensor, m, adjoint); });
   }
 
  private:
@@ -150,9 +152,9 @@ class MixingOfPass {
     T *matrices, *gradient = nullptr;
     std::span<double> sums{};
 
-    Memory(Arena& arena, const MixingTensor& tensor, Index m, bool backward)
+    Memory(Arena& arena, const MixingTensor& tensor, Index m, bool adjoint)
         : matrices(arena.take<T>("", {tensor.matrices(m), m, m})) {
-      if (!backward) return;
+      if (!adjoint) return;
       gradient = arena.take<T>("", {tensor.matrices(m), m, m});
       const Index numbers = tensor.place.rows * tensor.place.cols;
       double* const data = arena.take<double>("", numbers);

@@ -271,7 +271,7 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
     }
     const auto out = split(p, p.out(y));
     if (softmax) return softmax_bidirectional(in, out, {}, p.call());
-    const detail::MixingOfPass<T> w(name, mixing, m, p);
+    const detail::MixingOfPass<T> w(name, mixing, m, p, false);
     bidirectional(in, blocks, w.matrices(), op, out, w.call());
   };
   const auto adjoint = [=](const Pass<T>& p) {
@@ -286,7 +286,7 @@ Value attention_step(Graph<T>& g, const AttentionValues& a, Index heads, const G
     const auto sums =
         a.heads<BatchGradients<T>>(p.sizes.batch, heads, [&](Value x) { return p.din(x); });
     if (softmax) return softmax_bidirectional_gradient(in, dout, sums, {}, p.call());
-    const detail::MixingOfPass<T> w(name, mixing, m, p);
+    const detail::MixingOfPass<T> w(name, mixing, m, p, true);
     bidirectional_gradient(in, blocks, w.matrices(), op, dout, sums, {.mixing = w.gradient()},
                            w.call());
     w.add_gradient();
