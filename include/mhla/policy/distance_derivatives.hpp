@@ -89,19 +89,20 @@ MixingMatrix<std::remove_const_t<A>> distance_matrix_tangent(
     const A* const table = f.storage().data() + h * f.size();
     const A* const along = df.storage().data() + h * f.size();
     for (Index i = 0; i < of.rows(); ++i) {
+      const auto place = places.row(i);
       double sum = 1, change = 0;  // of the row's coefficients; without a division m' = w'
       if (f.rows_sum_to_one()) {
         double weight = 0;
         of.for_each_in_row(i, [&](Index b, T) {
-          weight += double{table[places(i, b)]};
-          change += double{along[places(i, b)]};
+          weight += double{table[place(b)]};
+          change += double{along[place(b)]};
         });
         detail::expect_row_sum(kName, "f", i, h, f.heads(), weight);
         sum = weight, change /= weight;
       }
       of.for_each_in_row(i, [&](Index b, T& c) {
-        const Index place = places(i, b);
-        c = static_cast<T>((double{along[place]} - double{table[place]} * change) / sum);
+        const Index at = place(b);
+        c = static_cast<T>((double{along[at]} - double{table[at]} * change) / sum);
       });
     }
   }
@@ -125,17 +126,18 @@ void add_distance_gradient(const char* function, const char* argument, const Dis
     double* const to = sums.data() + h * f.size();
     const A* const table = f.storage().data() + h * f.size();
     for (Index i = 0; i < of.rows(); ++i) {
+      const auto place = places.row(i);
       double sum = 1, mean = 0;  // without a division dw = dm
       if (f.rows_sum_to_one()) {
         double weight = 0;
         of.for_each_in_row(i, [&](Index b, T d) {
-          weight += double{table[places(i, b)]};
-          mean += double{d} * double{table[places(i, b)]};
+          weight += double{table[place(b)]};
+          mean += double{d} * double{table[place(b)]};
         });
         expect_row_sum(function, argument, i, h, f.heads(), weight);
         sum = weight, mean /= weight;
       }
-      of.for_each_in_row(i, [&](Index b, T d) { to[places(i, b)] += (double{d} - mean) / sum; });
+      of.for_each_in_row(i, [&](Index b, T d) { to[place(b)] += (double{d} - mean) / sum; });
     }
   }
   for (std::size_t n = 0; n < sums.size(); ++n) df.storage()[n] += static_cast<T>(sums[n]);

@@ -172,10 +172,14 @@ template <class A>
 class OffsetPlaces {
  public:
   OffsetPlaces(const DistanceView<A>& f, GridShape blocks) : f_(f), blocks_(blocks) {}
-  Index operator()(Index i, Index b) const {
-    const auto query = block(i), key = block(b);
-    return f_.place({query[0] - key[0], query[1] - key[1], query[2] - key[2]});
+  /// Returns a function of b: the place of m_ib.
+  auto row(Index i) const {
+    return [this, query = block(i)](Index b) {
+      const auto key = block(b);
+      return f_.place({query[0] - key[0], query[1] - key[1], query[2] - key[2]});
+    };
   }
+  Index operator()(Index i, Index b) const { return row(i)(b); }
 
  private:
   /// The place of a block in the grid.
@@ -194,9 +198,14 @@ void write_distance_matrix(const char* function, const char* argument, const Dis
                            GridShape blocks, const MixingView<std::remove_const_t<A>>& m) {
   expect_blocks_of(function, f, blocks, MixingView<const std::remove_const_t<A>>(m));
   const OffsetPlaces<A> places(f, blocks);
-  m.for_each_place([&](Index h, Index i, Index b, std::remove_const_t<A>& c) {
-    c = f.storage()[static_cast<std::size_t>(h * f.size() + places(i, b))];
-  });
+  for (Index h = 0; h < m.heads(); ++h) {
+    const A* const table = f.storage().data() + h * f.size();
+    for (Index i = 0; i < m.rows(); ++i) {
+      const auto place = places.row(i);
+      m.of_head(h).for_each_in_row(
+          i, [&](Index b, std::remove_const_t<A>& c) { c = table[place(b)]; });
+    }
+  }
   if (f.rows_sum_to_one()) normalize_rows(function, argument, m);
 }
 
