@@ -1,6 +1,9 @@
 #include "mhla/layer/language_layer.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "contract/attention_layer.hpp"
 #include "contract/decoding_layer.hpp"
@@ -172,6 +175,28 @@ TEST(LanguageLayer, ATableOfOffsetsServesAnyNumberOfChunks) {
   Matrix<double> next(28, options.channels);
   longer.append(state, x, next);
   EXPECT_EQ(next, y);
+}
+
+/// A pass of a few chunks has the cost and the bits of a layer that allows no more.
+TEST(LanguageLayer, ATableMakesMatricesOfTheChunksOfAPass) {
+  LanguageOptions options = OffsetsLanguageLayer::options();
+  const LanguageLayer<double> few = AttentionLayerRun<OffsetsLanguageLayer>().layer;
+  options.chunks = 500;
+  LanguageLayer<double> many(options);
+  std::ranges::copy(few.parameters(), many.parameters().begin());
+  for (const Index rows : {0, 1, 8, 9, 12}) {
+    EXPECT_EQ(many.workspace_bytes(rows), few.workspace_bytes(rows)) << rows;
+    EXPECT_EQ(many.backward_workspace_bytes(rows), few.backward_workspace_bytes(rows)) << rows;
+    const Matrix<double> x = Random(3).matrix<double>(rows, options.channels);
+    EXPECT_EQ(many(x), few(x)) << rows;
+    const auto gradients = [&](const LanguageLayer<double>& layer) {
+      Matrix<double> dx = Matrix<double>::Zero(rows, options.channels);
+      std::vector<double> sums(layer.parameters().size());
+      layer.backward(x, x, dx, sums);
+      return std::pair(dx, sums);
+    };
+    EXPECT_EQ(gradients(many), gradients(few)) << rows;
+  }
 }
 
 TEST(LanguageLayer, BeginsWithTheSameMatrixFromATable) {

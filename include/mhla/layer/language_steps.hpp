@@ -4,6 +4,7 @@
 /// The steps of the language layer (language_layer.hpp). Each runs whole sequences, and the next
 /// tokens of the sequences of a state (language_state.hpp).
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "mhla/attention/streaming.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/core/scalar.hpp"
 #include "mhla/gradient/causal.hpp"
 #include "mhla/layer/body.hpp"
 #include "mhla/layer/graph.hpp"
@@ -129,7 +131,11 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
   const Value y = g.value(s.heads * s.values);
   const ContiguousBlocks blocks{o.chunk};
   const auto op = language_operator(o);
-  const Index chunks = o.chunks;
+  // Chunks that a pass mixes: a table makes matrices of no more than a sequence has.
+  const auto chunks_of = [=, most = o.chunks, chunk = o.chunk](const Pass<T>& p) {
+    if (!mixing.is_table()) return most;
+    return std::max<Index>(1, ceil_div(p.sizes.rows / p.sizes.batch, chunk));
+  };
   const char* const name = g.name();
   const auto heads = [=](const Pass<T>& p, const auto& rows, Index width, Index group, Index step) {
     return split_heads(rows, p.sizes.batch, s.key_heads, width / s.key_heads / step, group, step);
@@ -157,12 +163,12 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
                      causal_kept_bytes(inputs(p, 0), blocks, op));
     }
     if (p.counting()) {
-      return p.needs(d == nullptr ? MixingOfPass<T>::bytes(mixing, chunks, false) +
+      return p.needs(d == nullptr ? MixingOfPass<T>::bytes(mixing, chunks_of(p), false) +
                                         causal_workspace_bytes(inputs(p, 0), blocks, op, p.executor)
                                   : append_workspace_bytes(d->shared.stream, p.executor));
     }
     if (d == nullptr) {
-      const MixingOfPass<T> w(name, mixing, chunks, p, false);
+      const MixingOfPass<T> w(name, mixing, chunks_of(p), p, false);
       for (Index group = 0; group < s.groups(); ++group) {
         causal(inputs(p, group), blocks, of_group(w.matrices(), group), op,
                outputs(p, p.out(y), group), call(p, w.rest(), group));
@@ -178,6 +184,7 @@ Value causal_step(Graph<T>& g, Value q, Value k, Value v, const LanguageOptions&
     }
   };
   const auto adjoint = [=](const Pass<T>& p) {
+    const Index chunks = chunks_of(p);
     if (p.counting()) {
       const MixingView<const T> absent(nullptr, mixing.pattern(chunks),
                                        o.mixing_per_head ? s.key_heads : 1, chunks * chunks);

@@ -38,7 +38,7 @@ inline namespace MHLA_TARGET {
 /// The place of the mixing matrices of m blocks, or of their table, in a row of parameters.
 struct MixingTensor {
   ParameterSlice place{};  ///< absent for softmax attention
-  GridShape blocks{0};     ///< grid of blocks that a table serves
+  GridShape blocks{0};     ///< grid of blocks that a table serves, or the most blocks of a sequence
   GridShape offsets{0};    ///< sizes of a table (DistanceView); 0 for coefficients
   bool causal = false;     ///< rows of a table sum to 1 over their own and earlier blocks
 
@@ -54,6 +54,8 @@ struct MixingTensor {
   Index matrices(Index m) const {
     return is_table() ? place.rows : place.rows * place.cols / (m * m);
   }
+  /// Grid of m blocks. A sequence may have fewer blocks than a layer allows.
+  GridShape grid(Index m) const { return blocks[0] * blocks[1] == 1 ? GridShape(m) : blocks; }
   Pattern pattern(Index m) const {
     return is_table() && causal ? Pattern(m, m, m, 0) : Pattern(m, m);
   }
@@ -96,7 +98,7 @@ MixingMatrix<T> mixing_matrix(const char* name, const MixingTensor& tensor, Inde
                               std::span<const T> row) {
   if (!tensor.is_table()) return MixingMatrix<T>(mixing_at(tensor.place, row, m));
   MixingMatrix<T> made(tensor.pattern(m), tensor.matrices(m));
-  write_distance_matrix(name, kTable, tensor.table(row), tensor.blocks, made.view());
+  write_distance_matrix(name, kTable, tensor.table(row), tensor.grid(m), made.view());
   return made;
 }
 
@@ -124,7 +126,7 @@ class MixingOfPass {
       return MixingView<T>(data, tensor.pattern(m), tensor.matrices(m), m * m);
     };
     const MixingView<T> made = view(memory.matrices);
-    write_distance_matrix(name, kTable, tensor.table(p.parameters), tensor.blocks, made);
+    write_distance_matrix(name, kTable, tensor.table(p.parameters), tensor.grid(m), made);
     matrices_ = made;
     if (adjoint && !p.gradients.empty()) gradient_ = view(memory.gradient), sums_ = memory.sums;
   }
@@ -137,8 +139,9 @@ class MixingOfPass {
   /// Adds the gradient of a table for that of its matrices.
   void add_gradient() const {
     if (!tensor_.is_table() || gradient_.absent()) return;
-    add_distance_gradient(name_, kTable, tensor_.table(pass_.parameters), tensor_.blocks,
-                          MixingView<const T>(gradient_), tensor_.table(pass_.gradients), sums_);
+    add_distance_gradient(name_, kTable, tensor_.table(pass_.parameters),
+                          tensor_.grid(gradient_.rows()), MixingView<const T>(gradient_),
+                          tensor_.table(pass_.gradients), sums_);
   }
 
   /// Bytes of a pass's workspace.
