@@ -3,11 +3,13 @@
 /// \file
 /// Features of the compiler's target. The only CPU header that reads target macros.
 ///
-/// Everything but the errors lives in an inline namespace named after the version and the
-/// instruction set. So units of other versions, or with other `-m` flags, keep separate copies of
-/// every function; otherwise the linker would pick one for all. Shared libraries with different
-/// versions work in one program. Eigen's allocator has no such namespace: a program that mixes
-/// flags defines EIGEN_MAX_ALIGN_BYTES=64 in all of its parts.
+/// Everything but the errors and mhla::cuda lives in an inline namespace named after the version
+/// and the instruction set, one of those of MHLA_VECTORS below. So units with other versions or
+/// instruction sets keep separate copies of every function; otherwise the linker would pick one for
+/// all. Flags that MHLA_VECTORS does not tell apart, such as `-msse3` and `-msse4.1`, share a
+/// namespace: use one of them in all parts. Shared libraries with different versions work in one
+/// program. Eigen's allocator has no such namespace: a program that mixes flags defines
+/// EIGEN_MAX_ALIGN_BYTES=64 in all of its parts.
 ///
 /// MHLA_EMULATE_MATRIX_UNIT replaces the matrix unit (stage/amx/tiles.hpp) by plain loops on any
 /// processor, for tests. Define it before the first header of the library. The namespace then has
