@@ -48,15 +48,15 @@ RESULTS = [
      [(PEAK, 1, 0.001, 2e11, 1.0), (DEIT, 1, 2, 10e10, 0.5), (NLP, 1, 500, 9e10, 0.45),
       (NLP, 2, 250, 18e10, 0.44), (GROWTH, 1, 1, 6e10, 0.3)])]
 TABLE = """\
-case                               class                1 thread   GFLOP/s of peak x first    2 threads   GFLOP/s of peak x first
-Peak/cpu/float/registers           x86-64-v2 (sse4_2)    1.00 us     50.00   1.000    1.00
-Peak/cpu/float/registers           native (avx512)       1.00 us    200.00   1.000    4.00
-Bidirectional/cpu/float/deit_s     x86-64-v2 (sse4_2)   14.00 ms     12.50   0.300    1.00      7.00 ms     25.00   0.250    1.00
-Bidirectional/cpu/float/deit_s     native (avx512)       2.00 ms    100.00   0.500    8.00
-Causal/cpu/float/nlp_340m          x86-64-v2 (sse4_2)     1.50 s     30.00   0.600    1.00
-Causal/cpu/float/nlp_340m          native (avx512)     500.00 ms     90.00   0.450    3.00    250.00 ms    180.00   0.440
-Bidirectional/cpu/float/growth_256 x86-64-v2 (sse4_2)    3.00 ms     20.00   0.500    1.00
-Bidirectional/cpu/float/growth_256 native (avx512)       1.00 ms     60.00   0.300    3.00
+case                               class                  1 thread   GFLOP/s of peak x first    2 threads   GFLOP/s of peak x first
+Peak/cpu/float/registers           x86-64-v2 (sse4_2)      1.00 us     50.00   1.000    1.00
+Peak/cpu/float/registers           native (avx512)         1.00 us    200.00   1.000    4.00
+Bidirectional/cpu/float/deit_s     x86-64-v2 (sse4_2)     14.00 ms     12.50   0.300    1.00      7.00 ms     25.00   0.250    1.00
+Bidirectional/cpu/float/deit_s     native (avx512)         2.00 ms    100.00   0.500    8.00
+Causal/cpu/float/nlp_340m          x86-64-v2 (sse4_2)       1.50 s     30.00   0.600    1.00
+Causal/cpu/float/nlp_340m          native (avx512)       500.00 ms     90.00   0.450    3.00    250.00 ms    180.00   0.440
+Bidirectional/cpu/float/growth_256 x86-64-v2 (sse4_2)      3.00 ms     20.00   0.500    1.00
+Bidirectional/cpu/float/growth_256 native (avx512)         1.00 ms     60.00   0.300    3.00
 """
 
 
