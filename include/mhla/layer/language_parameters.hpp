@@ -34,13 +34,13 @@ struct LanguageOptions {
   Index chunk = 64;                  ///< tokens of a block
   Index chunks = 32;                 ///< rows of the mixing matrix: most blocks of a sequence
   bool mixing_per_head = false;      ///< the mixing matrix is [H,L,L], one per head
-  Index offsets = 0;  ///< of a table of coefficients by offset in place of the matrix; 0 for none
-  bool short_convolution = false;  ///< of q, k and v, with silu
+  bool short_convolution = false;    ///< of q, k and v, with silu
   bool convolution_bias = false;
   Index convolution_taps = 4;
   bool gate = true;  ///< of the outputs, with silu
   double norm_eps = 1e-5;
   double rotary_base = 10000;
+  Index offsets = 0;  ///< of a table of coefficients by offset in place of the matrix; 0 for none
 
   bool operator==(const LanguageOptions&) const = default;
 };

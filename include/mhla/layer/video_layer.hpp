@@ -53,11 +53,11 @@ struct VideoOptions {
   double norm_eps = 1e-6;
   double rotary_base = 10000;
   bool mixing_per_head = false;  ///< the mixing matrix is [H,M,M], one per head
+  /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
+  bool softmax = false;
   /// Sizes of a table of coefficients by offset between blocks, such as {3, 3}, in place of the
   /// mixing matrix (distance_mixing.hpp); 0 for none.
   GridShape offsets{0};
-  /// Softmax attention without features, normaliser, blocks and mixing, as a baseline.
-  bool softmax = false;
 };
 
 // ------------------------------------------------------------------------------------------------
