@@ -7,7 +7,7 @@
 /// matrices of its table in workspace.
 ///
 /// Cost of a table: a few operations per coefficient, H*M^2 numbers of workspace, twice as many in
-/// the backward, where H is 1 if all heads share the table.
+/// the backward, where H is 1 if all heads share the table. M counts the blocks of a pass.
 
 #include <algorithm>
 #include <cstddef>
@@ -106,8 +106,8 @@ MixingMatrix<T> mixing_matrix(const char* name, const MixingTensor& tensor, Inde
 template <class T>
 class MixingOfPass {
  public:
-  /// \param name  of the layer, in errors
-  /// \param m     blocks
+  /// \param name     of the layer, in errors
+  /// \param m        blocks
   /// \param adjoint  true if an adjoint adds to the gradient. A forward has none, also in backward.
   /// \throws option_error if a row of a matrix should sum to 1, and the table's sum is 0.
   MixingOfPass(const char* name, const MixingTensor& tensor, Index m, const Pass<T>& p,
