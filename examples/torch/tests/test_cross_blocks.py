@@ -56,6 +56,44 @@ def test_steps_read_a_prefix_of_the_keys():
     assert torch.equal(out, exact)
 
 
+VIDEO = {"grid": (3, 4, 4), "block": (1, 2, 2)}  # three frames of four blocks
+VIDEO_KEYS = {"key_grid": (3, 2, 2), "key_block": (1, 2, 2)}  # three frames of one block
+
+
+@pytest.mark.parametrize("backend", ("kernels", "formula"))
+def test_keys_have_steps_of_their_own(backend):
+    q, (k, v) = tensors(tokens=48)[0], tensors(seed=1, tokens=12)[1:3]
+    mixing = torch.rand(12, 3, dtype=torch.float64)
+
+    def run(v):
+        return mhla_torch.block_causal(q, k, v, mixing, step=4, key_step=1, backend=backend,
+                                       **VIDEO, **VIDEO_KEYS)
+
+    out = run(v)
+    for frame in (1, 2):
+        later = v.clone()
+        later[:, 4 * frame:] += 100
+        assert torch.equal(run(later)[:, :16 * frame], out[:, :16 * frame])
+        assert (run(later) != out)[:, 16 * frame:].all()
+
+
+@pytest.mark.parametrize("wrong, sentence", (
+    ({"step": 4}, "key_block makes 3 blocks in steps of 4, expected as many steps as 12 query "
+                  "blocks in steps of 4"),
+    ({"step": 4, "key_step": 2}, "key_block makes 3 blocks in steps of 2"),
+    ({"step": 4, "key_step": 0}, "key_step is 0, expected at least 1"),
+    ({"step": 4, "key_block": (1, 0, 2)}, "key_grid and key_block are .*, expected sizes >= 1"),
+    ({"step": 4, "key_grid": (), "key_block": (5,), "query_offsets": torch.tensor([0, 48])},
+     "query_offsets is given with key_block, expected a grid and a key_grid"),
+    ({"step": 4, "key_step": 1, "key_grid": (), "key_block": ()},
+     "key_step is given without key_block, expected both"),
+))
+def test_steps_of_queries_and_keys_are_equally_many(wrong, sentence):
+    q, (k, v) = tensors(tokens=48)[0], tensors(seed=1, tokens=12)[1:3]
+    with pytest.raises(ValueError, match="mhla::block_causal: " + sentence):
+        mhla_torch.block_causal(q, k, v, torch.rand(12, 3), **(VIDEO | VIDEO_KEYS | wrong))
+
+
 def test_cross_queries_want_equal_blocks():
     q, (k, v) = tensors()[0], tensors(seed=1)[1:3]
     mixing = torch.rand(4, 4, dtype=torch.float64)

@@ -67,7 +67,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mhla_torch import formula, kernels, registration
+from mhla_torch import block_sizes, formula, kernels, registration
 from mhla_torch import pattern as patterns
 
 registration.register()
@@ -176,29 +176,30 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key
     return _call("bidirectional", backend, save, q, k, v, mixing, blocks, pattern, **options)
 
 
-def block_causal(q, k, v, mixing, *, step=1, **options):
+def block_causal(q, k, v, mixing, *, block, step=1, key_step=None, **options):
     """Attention in steps of `step` consecutive blocks, such as those of a frame: every query reads
     its own step and earlier steps whole. -> [B,N,H,E]
 
+    key_step: blocks of a step of the keys, with a key_block; by default step
     options: those of bidirectional, which runs with 0 in the place of coefficients of later steps.
         They get no gradient. A NaN in later tokens may reach earlier outputs. A prefix belongs to
         the first step
 
     BlockStream appends one step at a time. Cost: that of bidirectional.
     """
-    if step < 1:
-        raise ValueError(f"mhla::block_causal: step is {step}, expected at least 1")
     if options.get("normalizer") == "cross_query":
         raise ValueError('mhla::block_causal: normalizer is "cross_query", expected key_sum or '
                          "none: it reads later queries")
-    prefixes = [options.get("prefix", 0)] * 2
+    steps, prefixes = [step, key_step or step], [options.get("prefix", 0)] * 2
     if options.get("key_block"):
         prefixes[1] = options.get("key_prefix", 0)
+    block_sizes.expect_steps("mhla::block_causal", step, key_step,
+                             {"q": q, "k": k, "block": block} | options)
     # A prefix is the block before the first step, which reads it.
-    rows, columns = ((torch.arange(n, device=mixing.device) - int(prefix > 0)).clamp(min=0) // step
-                     for n, prefix in zip(mixing.shape[-2:], prefixes))
+    rows, columns = ((torch.arange(n, device=mixing.device) - int(prefix > 0)).clamp(min=0) // blocks
+                     for n, prefix, blocks in zip(mixing.shape[-2:], prefixes, steps))
     earlier = mixing.masked_fill(columns > rows[:, None], 0)
-    return bidirectional(q, k, v, earlier, **options)
+    return bidirectional(q, k, v, earlier, block=block, **options)
 
 
 def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, save="inputs", backend="auto",
@@ -269,7 +270,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, pattern, *, explain=Fals
             return Explanation("formula", "", reason or 'backend is "formula"')
         return without_autocast(q, getattr(formula, name), **given, **weights, **blocks, **options)
     if pattern is not None and q.is_cuda:
-        rows, columns = registration.block_counts(given | blocks | options)
+        rows, columns = block_sizes.block_counts(given | blocks | options)
         blocks = blocks | {"pattern": patterns.words(pattern[:rows, :columns])}
     if explain:
         return Explanation("kernels", _form(name, given, weights, blocks, options), "")

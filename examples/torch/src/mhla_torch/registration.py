@@ -1,10 +1,9 @@
 """Registers shapes for tracing and gradients of the operators with torch.library."""
 
-import math
-
 import torch
 
 from mhla_torch import formula
+from mhla_torch.block_sizes import block_counts
 
 DIFFERENTIATED = ("q", "k", "v", "mixing", "normalizer_q", "normalizer_k", "query_map", "key_map",
                   "gain", "gate")
@@ -33,24 +32,6 @@ def _kept(named, blocks):
     size = torch.ops.mhla.summary_bytes(features, int(v.shape[-1]), sums, q.dtype is torch.float64)
     batch, heads = q.shape[0], q.shape[1 if named["layout"] == "bhnd" else 2]
     return q.new_empty(batch, heads, blocks, size, dtype=torch.uint8)
-
-
-def block_counts(named):
-    """Numbers of blocks of the queries and of the keys in a call of bidirectional or causal."""
-    def count(tokens, width):
-        return (tokens + width - 1) // width
-
-    counts, axis = [], 2 if named.get("layout") == "bhnd" else 1
-    for argument, most, side in (("q", "max_queries", ""), ("k", "max_keys", "key_")):
-        tokens = named.get(most) or named[argument].shape[axis]
-        if "grid" not in named:
-            counts.append(count(tokens, named["block"]))
-            continue
-        side = side if named.get("key_block") else ""
-        prefix, grid, block = (named[side + part] for part in ("prefix", "grid", "block"))
-        sizes = zip(grid, block) if grid else [(tokens - prefix, block[0])]
-        counts.append(math.prod(count(n, w) for n, w in sizes) + (prefix > 0))
-    return counts
 
 
 ARGUMENTS = {}  # operator: its arguments in order, with their defaults
