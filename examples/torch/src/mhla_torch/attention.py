@@ -7,7 +7,8 @@ import math
 import torch
 from torch import nn
 
-from mhla_torch import formula, operators
+from mhla_torch import checks, formula, operators
+from mhla_torch import pattern as patterns
 
 
 class MHLA(nn.Module):
@@ -23,6 +24,9 @@ class MHLA(nn.Module):
         parameter is a table of coefficients (distance_matrix) that serves images of any size
     decays: terms R of causal attention, or 0. With them the parameter is [2,R], weights and decays
         (mhla_torch.causal), which serve sequences of any length
+    pattern: bool [M,M], where matrices have coefficients, with the block of a prefix; or None. Rows
+        of tables are divided by their sums within it. Shorter sequences have its leading part. The
+        pattern is a buffer, which state_dict lacks
     options: options of mhla_torch.bidirectional and mhla_torch.causal, such as backend
 
     The parameter is the mixing matrix `mixing` [M,M], a table [offsets] or terms [2,R]. It starts
@@ -32,8 +36,9 @@ class MHLA(nn.Module):
     """
 
     def __init__(self, tokens, block, *, prefix=0, causal=False, layout="bhnd", offsets=(),
-                 decays=0, **options):
+                 decays=0, pattern=None, **options):
         super().__init__()
+        _expect_own_blocks(options)
         sequence = isinstance(tokens, int)
         if causal and not (sequence and prefix == 0):
             raise ValueError("MHLA: causal attention is of a sequence without a prefix, "
@@ -46,6 +51,8 @@ class MHLA(nn.Module):
         if decays < 0 or (decays and (self.offsets or not causal)):
             raise ValueError(f"MHLA: decays is {decays}, expected at least 1 term of causal "
                              "attention without offsets, or 0")
+        if decays and pattern is not None:
+            raise ValueError("MHLA: pattern is given with decays, expected either")
         counts = blocks_along((tokens,) if sequence else self.grid, self.block)
         if prefix < 0:
             raise ValueError(f"MHLA: prefix is {prefix}, expected at least 0")
@@ -61,15 +68,28 @@ class MHLA(nn.Module):
         else:
             mixing = uniform_causal(counts[0]) if causal else with_prefix(
                 operators.locality(counts), prefix)
-        self.mixing = nn.Parameter(mixing.to(torch.get_default_device(), torch.get_default_dtype()))
+        device = torch.get_default_device()
+        if pattern is not None:
+            blocks = math.prod(counts) + (prefix > 0)
+            patterns.expect("MHLA", pattern, (blocks, blocks))
+            pattern = pattern.to(device)
+        self.register_buffer("pattern", pattern, persistent=False)
+        mixing = mixing.to(device, torch.get_default_dtype())
+        self.mixing = nn.Parameter(mixing if self.offsets else self._within_pattern(mixing))
+
+    def __setstate__(self, state):
+        """Loads a module that was pickled before it had all of these members."""
+        super().__setstate__({"offsets": (), "decays": 0} | state)
+        self._buffers.setdefault("pattern", None)
 
     def forward(self, q, k, v, **options):
         """Attention of q, k [B,H,N,D] and v [B,H,N,E] (layout "bnhd": [B,N,H,.]), in q's layout.
 
         options: options of this call, such as key_mask or the weights of feature maps
         """
+        _expect_own_blocks(options, "pattern")
         options = self.options | options
-        mixing = self.mixing
+        mixing, pattern = self.mixing, self.pattern
         if self.offsets:
             queries, keys = (t.shape[1 if options["layout"] == "bnhd" else 2] for t in (q, k))
             packed = options.get("query_offsets") is not None
@@ -78,21 +98,31 @@ class MHLA(nn.Module):
                                  f"{queries} queries and {keys} keys, expected one sequence that "
                                  "reads itself: rows sum to 1 over its blocks")
             mixing = self.matrix(queries)
+            pattern = None if pattern is None else pattern[:len(mixing), :len(mixing)]
         if self.causal:
             return operators.causal(q, k, v, mixing, block=self.block[0],
-                                    decaying=self.decays > 0, **options)
+                                    decaying=self.decays > 0, pattern=pattern, **options)
         return operators.bidirectional(q, k, v, mixing, grid=self.grid, block=self.block,
-                                       prefix=self.prefix, **options)
+                                       prefix=self.prefix, pattern=pattern, **options)
 
     def matrix(self, tokens=None):
         """The mixing matrix: of the module's image, or of a sequence of so many tokens."""
         if not self.offsets and not self.decays:
-            return self.mixing
+            return self.mixing if self.pattern is None else patterns.masked("MHLA", self.mixing,
+                                                                            self.pattern)
         counts = blocks_along(self.grid or (max(1, tokens - self.prefix),), self.block)
         if self.decays:
             return formula.decay_matrix(self.mixing, counts[0])
-        return with_prefix(operators.distance_matrix(self.mixing, counts, causal=self.causal),
-                           self.prefix)
+        return self._within_pattern(with_prefix(operators.distance_matrix(
+            self.mixing, counts, causal=self.causal), self.prefix))
+
+    def _within_pattern(self, mixing):
+        """A matrix [M,M] with 0 outside of the pattern, and rows that sum to 1 without these."""
+        if self.pattern is None:
+            return mixing
+        mixing = patterns.masked("MHLA", mixing, self.pattern[:len(mixing), :len(mixing)])
+        sums = mixing.sum(-1, keepdim=True)
+        return mixing / sums.masked_fill(sums == 0, 1)
 
     @torch.no_grad()
     def constrain_(self):
@@ -117,6 +147,9 @@ class MHLA(nn.Module):
         block = self.block if block is None else tuple(block)
         before, after = (blocks_along(*sizes) for sizes in ((self.grid, self.block),
                                                             (tokens, block)))
+        if self.pattern is not None and before != after:
+            raise ValueError(f"MHLA: the module has a pattern of {before} blocks, got {after}, "
+                             "expected as many")
         if self.offsets:
             _expect_axes(self.offsets, after)
             self.grid, self.block = tuple(tokens), block
@@ -143,6 +176,14 @@ def blocks_along(tokens, block):
         raise ValueError(f"MHLA: tokens is {tuple(tokens)} and block {tuple(block)}, expected one "
                          "to three sizes each, as many of both, of at least 1")
     return [math.ceil(n / w) for n, w in zip(tokens, block)]
+
+
+def _expect_own_blocks(options, *others):
+    """Refuses blocks of keys, and others, as options."""
+    for option in ("key_grid", "key_block", "key_prefix", *others):
+        if option in options:
+            checks.fail("MHLA", option, "is given", "it in the constructor" if option in others
+                        else "none: keys have the blocks of the queries")
 
 
 def _expect_axes(offsets, counts):

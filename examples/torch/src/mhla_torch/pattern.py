@@ -6,11 +6,18 @@ from torch.nn import functional
 from mhla_torch.checks import expect_shape, fail
 
 
-def masked(name, mixing, pattern):
-    """The matrices with 0, without gradients, outside of a pattern.   # of the shape of mixing"""
+def expect(name, pattern, shape):
+    """Checks a pattern of so many rows and columns."""
     if pattern.dtype is not torch.bool:
         fail(name, "pattern", f"has type {pattern.dtype}", "torch.bool")
-    expect_shape(name, "pattern", pattern, mixing.shape[-2:])
+    expect_shape(name, "pattern", pattern, shape)
+
+
+def masked(name, mixing, pattern):
+    """The matrices with 0, without gradients, outside of a pattern.   # of the shape of mixing"""
+    if mixing.dim() not in (2, 3, 4):
+        fail(name, "mixing", f"has {mixing.dim()} axes", "2, 3 or 4")
+    expect(name, pattern, mixing.shape[-2:])
     return mixing.masked_fill(~pattern, 0)
 
 
