@@ -111,9 +111,30 @@ def test_cross_queries_want_equal_blocks():
     ({"key_block": (2,), "key_prefix": -1}, "key_prefix is -1, expected at least 0"),
     ({"key_grid": (3, 5), "key_block": (3, 2)},
      r"blocks cover 15 tokens, expected 12|mixing has shape \[4, 4\], expected \[4, 3\]"),
+    ({"key_grid": (3, 0), "key_block": (1, 1)},
+     r"key_grid and key_block are \(3, 0\) and \(1, 1\), expected sizes >= 1"),
+    ({"key_block": (0,)}, r"key_grid and key_block are \(\) and \(0,\), expected sizes >= 1"),
+    ({"key_grid": (1, 2, 2, 3), "key_block": (1,) * 4}, "key_grid has 4 sizes, expected 1 to 3"),
+    ({"key_block": (2,), "key_prefix": 30}, "key_prefix is 30, expected at most 12"),
     ({"key_grid": (3, 4), "key_block": (1, 1)}, r"mixing has shape \[4, 4\], expected \[4, 12\]"),
 ))
-def test_errors_name_the_keys(backend, wrong, sentence):
+def test_errors_name_the_side(backend, wrong, sentence):
     q, k, v, mixing = tensors()
     with pytest.raises((ValueError, RuntimeError), match="mhla::bidirectional: .*" + sentence):
         mhla_torch.bidirectional(q, k[:, :12], v[:, :12], mixing, **IMAGE, **wrong, backend=backend)
+
+
+def test_operators_check_the_keys():
+    q, k, v, mixing = tensors()
+    with pytest.raises((ValueError, RuntimeError), match="key_block has 1 sizes, expected 2"):
+        torch.ops.mhla.bidirectional(q, k, v, mixing, [4, 6], [2, 3], key_grid=[4, 6], key_block=[2])
+
+
+@pytest.mark.parametrize("side", ("", "key_"))
+def test_packed_sequences_are_longer_than_their_prefix(side):
+    q, k, v, mixing = tensors(batch=1)
+    ends = {"query_offsets": torch.tensor([0, 5, 24]), "key_offsets": torch.tensor([0, 5, 24])}
+    blocks = {"block": (6,), "prefix": 6} if not side else {
+        "block": (6,), "key_block": (6,), "key_prefix": 6}
+    with pytest.raises(ValueError, match=f"mhla::bidirectional: {side}prefix is 6, expected at most 5"):
+        mhla_torch.bidirectional(q, k, v, mixing, **blocks, **ends, backend="formula")

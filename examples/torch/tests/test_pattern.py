@@ -61,6 +61,9 @@ def test_errors_say_what_was_expected(pattern, sentence):
         call("causal", *tensors(), pattern=pattern)
     with pytest.raises(ValueError, match="mhla::causal: mixing has 1 axes, expected 2, 3 or 4"):
         call("causal", *tensors()[:3], torch.ones(4), pattern=pattern)
+    for option in ("pattern", "save"):
+        with pytest.raises(ValueError, match=f"mhla::linear: {option} is given, expected none"):
+            mhla_torch.linear(*tensors()[:3], **{option: pattern})
 
 
 MODULES = {"causal": (24, 6, {"causal": True}), "image": (GRID, BLOCK, {}),

@@ -35,8 +35,8 @@ class BlockState:
 
 
 _TENSORS = ("normalizer_q", "normalizer_k", "gate")
-_EXCLUDED = ("prefix", "backend", "save", "explain", "query_offsets", "key_offsets", "max_queries",
-             "max_keys")
+_EXCLUDED = ("prefix", "key_grid", "key_block", "key_prefix", "pattern", "backend", "save", "explain",
+             "query_offsets", "key_offsets", "max_queries", "max_keys")
 
 
 def _expect_options(name, options):
@@ -51,8 +51,8 @@ class BlockStream:
     mixing: [M,M] of all steps; coefficients of later steps are not read
     grid, block: of the tokens of one step, as for mhla_torch.bidirectional
     reach: steps before its own that a step reads, which bounds a state; by default all
-    options: of mhla_torch.bidirectional, without prefix, backend, save and those of packed
-        sequences
+    options: of mhla_torch.bidirectional, without prefix, blocks of keys, pattern, backend, save and
+        those of packed sequences
     """
 
     def __init__(self, mixing, *, grid=(), block, reach=None, **options):

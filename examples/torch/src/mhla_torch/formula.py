@@ -46,8 +46,8 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key
     of_queries = of_keys = grid, block, prefix
     checks.expect_blocks(name, "", *of_queries)
     if key_grid or key_block or key_prefix:
-        of_keys = key_grid, key_block, key_prefix
-        checks.expect_blocks(name, "key_", *of_keys)
+        of_keys = key_grid, key_block, key_prefix, "key_"
+        checks.expect_blocks(name, "key_", *of_keys[:3])
 
     def form(q, k, v, den, cross):
         queries, keys = pieces(name, q, *of_queries), pieces(name, k, *of_keys)
@@ -343,11 +343,16 @@ class Piece(NamedTuple):
         return x.reshape(batch, heads, math.prod(self.sizes), width)
 
 
-def pieces(name, x, grid, block, prefix):
-    """The pieces of the tokens of x [B,H,N,D]: the prefix, if there is one, and the rest."""
+def pieces(name, x, grid, block, prefix, side=""):
+    """The pieces of the tokens of x [B,H,N,D]: the prefix, if there is one, and the rest.
+
+    side: "key_" for arguments of keys alone
+    """
     tokens = x.shape[2]
+    if prefix > tokens:
+        fail(name, side + "prefix", f"is {prefix}", f"at most {tokens}, the tokens of a sequence")
     rest = tuple(grid) or (tokens - prefix,)
-    if prefix + math.prod(rest) != tokens or rest[0] < 0:
+    if prefix + math.prod(rest) != tokens:
         fail(name, "blocks", f"cover {prefix + math.prod(rest)} tokens", f"{tokens}")
     first = [Piece(0, (prefix,), (prefix,))] if prefix else []
     return [*first, Piece(prefix, rest, tuple(block))]

@@ -167,12 +167,9 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key
     Cost: 4 B H N D E + 2 B H M^2 D E flops.
     """
     blocks = {"grid": list(grid), "block": list(block), "prefix": prefix}
-    if key_block:
-        blocks |= {"key_grid": list(key_grid), "key_block": list(key_block),
-                   "key_prefix": key_prefix}
-    elif key_grid or key_prefix:
-        raise ValueError("mhla::bidirectional: key_grid or key_prefix is given without key_block, "
-                         "expected all that the keys have")
+    keys = {"key_grid": list(key_grid), "key_block": list(key_block), "key_prefix": key_prefix}
+    block_sizes.expect_sizes("mhla::bidirectional", {"q": q, "k": k} | options | blocks | keys)
+    blocks |= keys if key_block else {}
     return _call("bidirectional", backend, save, q, k, v, mixing, blocks, pattern, **options)
 
 
@@ -223,6 +220,10 @@ def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, save="inputs
 
 def linear(q, k, v, *, causal=False, backend="auto", **options):
     """Plain linear attention: MHLA with one block. -> [B,N,H,E]"""
+    for argument in ("pattern", "save"):
+        if argument in options:
+            raise ValueError(f"mhla::linear: {argument} is given, expected none: linear has neither "
+                             "a mixing matrix nor summaries")
     return _call("linear", backend, "inputs", q, k, v, None, {"causal": causal}, None, **options)
 
 
