@@ -9,6 +9,7 @@ import torch
 import mhla_torch
 from cuda_calls import call, extras, KINDS, on_device, TAKEN, tensors
 from mhla_torch import operators
+from mhla_torch import pattern as patterns
 from test_cuda_device import expect_right_gradients
 
 
@@ -102,6 +103,8 @@ def test_kernels_get_the_words_of_a_pattern(with_kernels, monkeypatch, kind):
         call(kind, q, k, v, mixing, pattern=pattern, backend="kernels")
         with pytest.raises(ValueError, match="pattern is on cpu, expected cuda:0"):
             call(kind, q, k, v, mixing, pattern=torch.empty(130, 130, dtype=torch.bool))
+        monkeypatch.setattr(patterns, "_packed", None)  # explaining makes no words
+        assert call(kind, q, k, v, mixing, pattern=pattern, explain=True).backend == "kernels"
     named, = calls
     assert named["pattern"].shape == (2 + 2 + 100 * 4,) and named["pattern"].dtype is torch.int32
 

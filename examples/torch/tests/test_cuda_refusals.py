@@ -86,6 +86,18 @@ def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
                          **more).backend == "kernels"
 
 
+def test_kernels_of_rotated_floats_read_rows_of_v_alone(with_kernels, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.ops.mhla, "bidirectional_form",
+                        lambda **named: asked.append(named) or "kernels")
+    more = {"normalizer": "none", "dtype": torch.float32, "change": lambda t: t.mT.contiguous().mT,
+            "gain": torch.ones(64), "gate": torch.ones(2, 24, 3, 64)}
+    assert explained(query_angles=ANGLES, key_angles=ANGLES, **more).backend == "kernels"
+    assert asked[0]["q"].is_contiguous()
+    assert not {"query_angles", "key_angles", "gain", "gate"} & asked[0].keys()
+    assert explained(**more).reason == "q has other rows than dense ones at multiples of 16 bytes"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_causal_kernels_rotate_without_denominators(with_kernels, kind):
     took = explained(kind, **extras())

@@ -49,6 +49,7 @@ def test_words_have_bits_of_strips_and_of_coefficients(rows, columns):
     exact = [sum(bit << i for i, bit in enumerate(bits[at:at + 32]))
              for at in range(0, len(bits), 32)]
     words = patterns.words(pattern)
+    assert patterns.words(pattern, empty=True).shape == words.shape
     assert words.dtype is torch.int32 and [word % 2**32 for word in words.tolist()] == exact
 
 

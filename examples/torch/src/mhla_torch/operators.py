@@ -220,10 +220,8 @@ def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, save="inputs
 
 def linear(q, k, v, *, causal=False, backend="auto", **options):
     """Plain linear attention: MHLA with one block. -> [B,N,H,E]"""
-    for argument in ("pattern", "save"):
-        if argument in options:
-            raise ValueError(f"mhla::linear: {argument} is given, expected none: linear has neither "
-                             "a mixing matrix nor summaries")
+    for argument in {"pattern", "save"} & options.keys():
+        raise ValueError(f"mhla::linear: {argument} is given, expected none in linear attention")
     return _call("linear", backend, "inputs", q, k, v, None, {"causal": causal}, None, **options)
 
 
@@ -272,7 +270,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, pattern, *, explain=Fals
         return without_autocast(q, getattr(formula, name), **given, **weights, **blocks, **options)
     if pattern is not None and q.is_cuda:
         rows, columns = block_sizes.block_counts(given | blocks | options)
-        blocks = blocks | {"pattern": patterns.words(pattern[:rows, :columns])}
+        blocks = blocks | {"pattern": patterns.words(pattern[:rows, :columns], empty=explain)}
     if explain:
         return Explanation("kernels", _form(name, given, weights, blocks, options), "")
     keep = save != "inputs" and _keeps(name, (*tensors.values(), *parameters.values()), options)
@@ -380,7 +378,12 @@ def _form(name, tensors, weights, blocks, options):
         return "cpu"
     ask = getattr(torch.ops.mhla, name + "_form")
     left_out = _around(tensors["q"])
-    weights = {argument: t for argument, t in weights.items() if argument not in left_out}
+    if weights.keys() & left_out:  # PyTorch makes rows of q and k, and applies gain and gate
+        left_out += "gain", "gate"
+        tensors = {argument: t if argument == "v" else torch.empty_like(
+            t, memory_format=torch.contiguous_format) for argument, t in tensors.items()}
+    tensors, weights = ({argument: t for argument, t in given.items() if argument not in left_out}
+                        for given in (tensors, weights))
     return ask(**tensors, **weights, **blocks, **options)
 
 

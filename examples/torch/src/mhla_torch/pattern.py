@@ -21,12 +21,17 @@ def masked(name, mixing, pattern):
     return mixing.masked_fill(~pattern, 0)
 
 
-def words(pattern):
+def words(pattern, empty=False):
     """A pattern [Mq,Mk] as kernels read it, without waiting for the device.   # int32 [n]
 
+    empty: words without values, which cost nothing
     mhla/cuda/kernel/pattern_bits.cuh has the layout: bits of the strips of 64 rows and 32 columns of
     the matrix that have coefficients, the same of its transpose, and a bit per coefficient.
     """
+    if empty:
+        rows, columns = pattern.shape
+        strips = (-(-m // 64) * -(-n // 1024) for m, n in ((rows, columns), (columns, rows)))
+        return pattern.new_empty(sum(strips) + rows * -(-columns // 32), dtype=torch.int32)
     strips = [_packed(_strips(t)) for t in (pattern, pattern.mT)]
     return torch.cat([part.flatten() for part in (*strips, _packed(pattern))])
 
