@@ -256,10 +256,9 @@ TEST(LanguageLayerErrors, NameTheOptionAndWhatWasExpected) {
             "mhla::LanguageLayer: chunk, chunks has shape [1099511627776, 1099511627776], "
             "expected a product that fits std::ptrdiff_t");
   o = right, o.offsets = 2;
-  EXPECT_EQ(
-      refused(o),
-      "mhla::LanguageLayer: offsets is [1, 1, 2], expected odd sizes, as many offsets before "
-      "as after, or 0 for a mixing matrix");
+  EXPECT_EQ(refused(o),
+            "mhla::LanguageLayer: offsets is [1, 1, 2], expected odd sizes, as many offsets before "
+            "as after, or 0 for a mixing matrix");
   o = right, o.norm_eps = -1;
   EXPECT_EQ(refused(o), "mhla::LanguageLayer: norm_eps is -1.000000, expected 0 or more");
   const LanguageLayer<float> layer(right);

@@ -4,7 +4,8 @@
 /// Tangents of outputs, token by token, from addends of the tangent n' of the numerator:
 ///
 ///     n'_t = sum of the addends of t / s              s: their scale
-///     r_t  = phi(q_t) . z~_i                          r'_t = phi'(q_t) q'_t . z~_i + phi(q_t) . z~'_i
+///     r_t  = phi(q_t) . z~_i
+///     r'_t = phi'(q_t) q'_t . z~_i + phi(q_t) . z~'_i
 ///     o'_t = scale (n'_t - r'_t o_t) / (scale r_t + eps)     0 where the denominator is 0
 ///
 /// Without denominators o'_t = scale n'_t. Eight threads share each token. A thread block has 64
