@@ -124,8 +124,16 @@ class Streaming {
                                      TokenTensor o, Workspace state) const;
   void run_step(const Inputs<T>& in, Index count, const std::int32_t* sequence_of,
                 TensorView<T> out, Workspace state, cudaStream_t stream) const;
+  /// Defined here: nvcc's host code of a member template outside of the class does not compile.
   template <class Step>
-  void launch_step(const Step& step, std::int32_t pairs, cudaStream_t stream) const;
+  void launch_step(const Step& step, std::int32_t pairs, cudaStream_t stream) const {
+    using Scalar = kernel_scalar_t<T>;
+    LaunchCache cache;
+    const Stream kernels(stream, Arch::kSm80, cache);
+    detail::with_stream_kernels(options_of(op_), [&]<Precision P, bool kDecays>() {
+      kernels.run<StreamingStepSm80<Scalar, D, E, P, Step, kDecays>>(step, pairs);
+    });
+  }
 
   Index sequences_;
   Index heads_;
@@ -277,18 +285,6 @@ void Streaming<D, E, T, O>::run_step(const Inputs<T>& in, Index count,
   } else {
     launch_step(MappedStepParameters(token, op_.query_map, op_.key_map), pairs, stream);
   }
-}
-
-template <int D, int E, DeviceScalar T, AnyOperator O>
-template <class Step>
-void Streaming<D, E, T, O>::launch_step(const Step& step, std::int32_t pairs,
-                                        cudaStream_t stream) const {
-  using Scalar = kernel_scalar_t<T>;
-  LaunchCache cache;
-  const Stream kernels(stream, Arch::kSm80, cache);
-  detail::with_stream_kernels(options_of(op_), [&]<Precision P, bool kDecays>() {
-    kernels.run<StreamingStepSm80<Scalar, D, E, P, Step, kDecays>>(step, pairs);
-  });
 }
 
 }  // namespace MHLA_CUDA_ARCHS
