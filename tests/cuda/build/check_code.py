@@ -361,8 +361,8 @@ def check_prepared(nvcc, work, eigen, *options):
     """Runs prepared.cu with the forms of the package for PyTorch, beside the same stand-in."""
     package, program = ROOT / "examples/torch/csrc/cuda", work / "prepared"
     run(nvcc, *options, *FLAGS, "-O2", "-diag-suppress", "20012,20015", "-I", package, "-isystem",
-        eigen, "-DMHLA_TYPE=bfloat16", "-DMHLA_WIDTH=64", "-DMHLA_VALUE_WIDTH=64", "-gencode",
-        "arch=compute_80,code=compute_80", "-cudart", "none", FOLDER / "prepared.cu",
+        eigen, "-DMHLA_TYPE=Eigen::bfloat16", "-DMHLA_WIDTH=64", "-DMHLA_VALUE_WIDTH=64",
+        "-gencode", "arch=compute_80,code=compute_80", "-cudart", "none", FOLDER / "prepared.cu",
         FOLDER / "package.cu", FOLDER / "runtime.cpp", package / "forms.cu", "-o", program)
     print(run(program, "--times"))
     return ()
