@@ -23,6 +23,7 @@
 #include "mhla/cuda/kernel/quadratic_gradient_sm80.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/score_products_sm80.cuh"
+#include "mhla/cuda/kernel/shared_tokens.cuh"
 #include "mhla/cuda/kernel/sum_products_sm80.cuh"
 #include "mhla/cuda/kernel/summary_products_sm80.cuh"
 #include "mhla/cuda/kernel/token_sums_sm80.cuh"

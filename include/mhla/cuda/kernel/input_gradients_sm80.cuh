@@ -16,7 +16,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/kernel/shared_tokens.cuh"
 #include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/split_rows.cuh"
 
@@ -45,24 +45,17 @@ struct InputGradientsSm80 {
       resident_blocks(kThreads, 32 + 32 * SplitRow<D>::kPieces, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
-    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
+    return SharedTokens<kThreads>::grid(p.blocks, pairs);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t sharer = ptx::tid_x() % 8;
-    const std::uint32_t item = ptx::ctaid_x() / parts(p);
-    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
-    const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
-    const auto begin = static_cast<std::int32_t>(ptx::ctaid_x() % parts(p)) * kSlots;
+    const SharedTokens<kThreads> tokens(p.blocks, p.heads);
+    const std::uint32_t sharer = tokens.sharer, item = tokens.item;
+    const BatchHead pair = tokens.pair;
     Row y{};
     if (p.vectors != nullptr) y = Row::load_floats(p.vectors + std::int64_t{item} * D, sharer);
-    MHLA_CUDA_LOOP
-    for (std::int32_t pass = 0; pass < kSlots && begin + pass < p.blocks.slots();
-         pass += kThreads / 8) {
-      const std::int32_t slot = begin + pass + static_cast<std::int32_t>(ptx::tid_x() / 8);
-      const std::int32_t token = slot < p.blocks.slots() ? p.blocks.token(origin, slot) : -1;
-      if (token < 0) continue;
+    tokens.for_each([&](std::int32_t slot, std::int32_t token) {
+      if (token < 0) return;
       const auto row = [&](const auto& x) { return x.head(pair) + token * x.token_stride; };
       const auto words = Row::template hold<T>(row(p.dfeatures), sharer);
       const auto inputs = Row::template hold<T>(row(p.x), sharer);
@@ -80,16 +73,11 @@ struct InputGradientsSm80 {
       const Row x = Row::template of<T>(inputs);
       Row::each([&](int i, int j) { d.x[i][j] *= derivative(p.map, x.x[i][j]); });
       d.template store<T>(row(p.dx), sharer);
-    }
+    });
   }
 
  private:
   using Row = SplitRow<D>;
-  static constexpr std::int32_t kSlots = 64;
-
-  static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
-    return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
-  }
 
   /// Rotates features back by a token's angles.
   static MHLA_DEVICE void turn_back(const float* angles, std::uint32_t sharer, Row& d) {

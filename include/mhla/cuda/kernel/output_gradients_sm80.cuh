@@ -28,7 +28,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/kernel/shared_tokens.cuh"
 #include "mhla/cuda/tile/output_norm.cuh"
 #include "mhla/cuda/tile/split_rows.cuh"
 
@@ -80,26 +80,19 @@ struct OutputGradientsSm80 {
       kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
-    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
+    return SharedTokens<kThreads>::grid(p.blocks, pairs);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t sharer = ptx::tid_x() % 8;
-    const std::uint32_t item = ptx::ctaid_x() / parts(p);
-    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
-    const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
+    const SharedTokens<kThreads> tokens(p.blocks, p.heads);
+    const std::uint32_t sharer = tokens.sharer, item = tokens.item;
+    const BatchHead pair = tokens.pair;
     const std::int64_t first = std::int64_t{item} * p.blocks.slots();
     const bool key_sums = p.normalization.denominator == Denominator::kKeySum;
     const bool reads = p.norm.normed || p.normalization.denominator != Denominator::kNone;
-    const auto begin = static_cast<std::int32_t>(ptx::ctaid_x() % parts(p)) * kSlots;
     Queries z{};
     if (key_sums) z = Queries::load_floats(p.key_sums + std::int64_t{item} * D, sharer);
-    MHLA_CUDA_LOOP
-    for (std::int32_t pass = 0; pass < kSlots && begin + pass < p.blocks.slots();
-         pass += kThreads / 8) {
-      const std::int32_t slot = begin + pass + static_cast<std::int32_t>(ptx::tid_x() / 8);
-      const std::int32_t token = slot < p.blocks.slots() ? p.blocks.token(origin, slot) : -1;
+    tokens.for_each([&](std::int32_t slot, std::int32_t token) {
       const auto row = [&](const auto& x) {
         return token >= 0 && x.data != nullptr ? x.head(pair) + token * x.token_stride : nullptr;
       };
@@ -133,18 +126,12 @@ struct OutputGradientsSm80 {
           ptx::st_global_f32(p.weights + first + slot, counts ? -along : 0);
         }
       }
-    }
+    });
   }
 
  private:
   using Queries = SplitRow<D>;
   using Values = SplitRow<E>;
-  static constexpr std::int32_t kSlots = 64;
-
-  /// Thread blocks per block of tokens.
-  static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
-    return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
-  }
 
   /// Turns gradients of outputs into gradients of o, and computes dg. Returns r = 1 / the
   /// norm of o.

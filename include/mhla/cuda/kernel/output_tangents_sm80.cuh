@@ -17,7 +17,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/occupancy.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
-#include "mhla/cuda/ptx/index.cuh"
+#include "mhla/cuda/kernel/shared_tokens.cuh"
 #include "mhla/cuda/tile/split_rows.cuh"
 
 namespace mhla::cuda {
@@ -49,16 +49,13 @@ struct OutputTangentsSm80 {
       kThreads, 40 + 32 * SplitRow<D>::kPieces + 24 * SplitRow<E>::kPieces, kSharedBytes);
 
   static constexpr unsigned grid(const Params& p, int pairs) {
-    return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
+    return SharedTokens<kThreads>::grid(p.blocks, pairs);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const std::uint32_t sharer = ptx::tid_x() % 8;
-    const std::uint32_t item = ptx::ctaid_x() / parts(p);
-    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-    const BatchHead pair = batch_head(static_cast<std::int32_t>(item / blocks), p.heads);
-    const BlockOrigin origin = p.blocks.origin(static_cast<std::int32_t>(item % blocks));
-    const auto begin = static_cast<std::int32_t>(ptx::ctaid_x() % parts(p)) * kSlots;
+    const SharedTokens<kThreads> tokens(p.blocks, p.heads);
+    const std::uint32_t sharer = tokens.sharer, item = tokens.item;
+    const BatchHead pair = tokens.pair;
     const bool divides = p.normalization.denominator == Denominator::kKeySum;
     Queries z{}, dz{};
     if (divides) {
@@ -68,11 +65,7 @@ struct OutputTangentsSm80 {
         if (part != nullptr) add(Queries::load_floats(part + first, sharer), dz);
       }
     }
-    MHLA_CUDA_LOOP
-    for (std::int32_t pass = 0; pass < kSlots && begin + pass < p.blocks.slots();
-         pass += kThreads / 8) {
-      const std::int32_t slot = begin + pass + static_cast<std::int32_t>(ptx::tid_x() / 8);
-      const std::int32_t token = slot < p.blocks.slots() ? p.blocks.token(origin, slot) : -1;
+    tokens.for_each([&](std::int32_t /*slot*/, std::int32_t token) {
       const auto row = [&](const auto& x) {
         return token >= 0 && x.data != nullptr ? x.head(pair) + token * x.token_stride : nullptr;
       };
@@ -97,18 +90,13 @@ struct OutputTangentsSm80 {
       const bool constant = Normalization::infinite(factor);
       Values::each([&](int i, int j) { n.x[i][j] = constant ? 0 : factor * n.x[i][j]; });
       n.template store<T>(row(p.tangent), sharer);
-    }
+    });
   }
 
  private:
   using Queries = SplitRow<D>;
   using Values = SplitRow<E>;
-  static constexpr std::int32_t kSlots = 64;
 
-  /// Thread blocks per block of tokens.
-  static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
-    return (static_cast<unsigned>(p.blocks.slots()) - 1) / kSlots + 1;
-  }
   /// y += x.
   template <int kWidth>
   static MHLA_DEVICE void add(const SplitRow<kWidth>& x, SplitRow<kWidth>& y) {
