@@ -12,12 +12,14 @@ import subprocess
 import sys
 
 CASES = ["/(deit_s|growth_256|mixing_16)/", "/(double|bfloat16)/dit_s_512/threads:1",
-         "^(Causal|Streaming|Linear|EigenProgram|Backward|BackwardKept|LinearBackward)"
+         "^(Causal|Streaming|Linear|EigenProgram|Backward|BackwardKept|LinearBackward|Distance.*)"
          "/cpu/float/nlp_340m.*/threads:1",
          "^Layer.*/vision_deit_s/threads:1", "/language_340m_token/threads:1", "^Peak"]
-FORMS = """Bidirectional Causal Streaming Softmax Linear EigenProgram Peak Backward BackwardKept
-    LinearBackward SoftmaxBackward DenseMixing BandMixing SparseMixing DecayMixing NoMixing
-    Layer LayerBackward LayerBackwardKept""".split()
+OVER_PLAIN = """Tangent PerHead PerHeadBackward Gate GateBackward Distance DistanceBackward
+    BlockCausal BlockCausalBackward BlockStreaming""".split()  # times over those of the plain form
+FORMS = OVER_PLAIN + """Bidirectional Causal Streaming Softmax Linear EigenProgram Peak Backward
+    BackwardKept LinearBackward SoftmaxBackward DenseMixing BandMixing SparseMixing DecayMixing
+    NoMixing Layer LayerBackward LayerBackwardKept""".split()
 NAME = "([A-Za-z]+)/cpu/(float|double|bfloat16)/[a-z0-9_]+/threads:[12]"
 COMMIT = "0123456789ab-dirty"
 
@@ -42,7 +44,7 @@ def breaches(results):
             counters |= {"bytes", "tokens"}
         if re.match("Streaming/cpu/float/nlp_340m(_late)?/", name[0]):
             counters.add("of_l2_read")
-        if "Backward" in name[1]:
+        if "Backward" in name[1] or name[1] in OVER_PLAIN:
             counters.add("of_forward")
         for counter in sorted(counters):
             if not case.get(counter, 0) > 0:
