@@ -1,4 +1,4 @@
-"""Forward mode and its composition with reverse mode, of a whole diffusion transformer."""
+"""Forward mode and its composition with reverse mode, of all functions and modules."""
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import mhla_torch
 
 GRID, BLOCK, CHANNELS, HEADS = (4, 4), (2, 2), 8, 2
+pytestmark = pytest.mark.filterwarnings("ignore::mhla_torch.FormulaWarning")
 
 
 class Block(nn.Module):
@@ -56,26 +57,88 @@ def random_like(tree, draw):
         lambda x: torch.randn(x.shape, generator=draw, dtype=x.dtype), tree)
 
 
-@pytest.fixture(params=({}, {"offsets": (3, 3)}, {"normalizer": "cross_query", "eps": 1e-3}),
-                ids=("matrix", "offsets", "cross_query"))
-def model(request):
-    """A DiT as a function of parameters, images and conditions, with inputs and a direction."""
-    torch.manual_seed(0)
-    dit = DiT(backend="formula", **request.param).double()
-    draw = torch.Generator().manual_seed(1)
-    parameters = {name: p.detach() for name, p in dit.named_parameters()}
-    inputs = [parameters, *(torch.randn(2, *shape, generator=draw, dtype=torch.float64)
-                            for shape in ((16, CHANNELS), (CHANNELS,)))]
+MAPS = {"feature_map": "elu_plus_one"}
 
-    def run(parameters, x, c):
-        return functional_call(dit, parameters, (x, c))
+
+def gated(q, k, v, mixing, gate):
+    return mhla_torch.bidirectional(q, k, v, mixing * gate, block=(4,), **MAPS)
+
+
+def learned_map(q, k, v, mixing, *maps):
+    return mhla_torch.causal(q, k, v, mixing, block=4, feature_map="hedgehog",
+                             query_map=maps[0], key_map=maps[1])
+
+
+def turned(q, k, v, mixing, angles, gain, gate):
+    return mhla_torch.causal(q, k, v, mixing, block=4, query_angles=angles, key_angles=angles,
+                             gain=gain, gate=gate, normalizer="none", **MAPS)
+
+
+def by_distance(q, k, v, table):
+    mixing = mhla_torch.distance_matrix(table.exp(), (4,), causal=True)
+    return mhla_torch.causal(q, k, v, mixing, block=4, **MAPS)
+
+
+def decaying(q, k, v, terms):
+    return mhla_torch.causal(q, k, v, terms.sigmoid(), block=4, decaying=True, **MAPS)
+
+
+def steps(q, k, v, mixing):
+    return mhla_torch.block_causal(q, k, v, mixing, block=(4,), step=2, **MAPS)
+
+
+def stream(q, k, v, mixing):
+    stream = mhla_torch.BlockStream(mixing, block=(4,), **MAPS)
+    state = stream.start()
+    pieces = zip(*(t.split(8, 1) for t in (q, k, v)))
+    return torch.cat([stream.append(state, *piece) for piece in pieces], 1)
+
+
+def linear(q, k, v):
+    return mhla_torch.linear(q, k, v, **MAPS) + mhla_torch.linear(q, k, v, causal=True, **MAPS)
+
+
+# Functions of q, k, v and further tensors of these shapes.
+FUNCTIONS = {gated: ((4, 4), (2, HEADS, 4, 4)), learned_map: ((HEADS, 4, 4), (20,), (20,)),
+             turned: ((4, 4), (16, 4), (4,), (2, 16, HEADS, 4)), by_distance: ((HEADS, 5),),
+             decaying: ((2, 3),), steps: ((4, 4),), stream: ((4, 4),), linear: ()}
+# Modules of x, or of more tensors.
+MODULES = {
+    "matrix": DiT, "offsets": lambda: DiT(offsets=(3, 3)),
+    "cross_query": lambda: DiT(normalizer="cross_query", eps=1e-3),
+    "vision": lambda: mhla_torch.Vision(CHANNELS, HEADS, GRID, BLOCK, "raster", qk_norm=True),
+    "video": lambda: mhla_torch.Video(CHANNELS, HEADS, (2, 4, 2), (2, 2, 1), lepe=True),
+    "language": lambda: mhla_torch.Language(CHANNELS, HEADS, 4, 4, "elu", convolution=2)}
+
+
+@pytest.fixture(params=(*FUNCTIONS, *MODULES), ids=lambda case: getattr(case, "__name__", case))
+def model(request):
+    """A function of tensors, or of the parameters and inputs of a module, with a direction."""
+    torch.manual_seed(0)
+    draw = torch.Generator().manual_seed(1)
+    case = request.param
+
+    def normal(*shape):
+        return torch.randn(shape, generator=draw, dtype=torch.float64)
+    if case in FUNCTIONS:
+        run = case
+        inputs = [normal(2, 16, HEADS, 4) for _ in "qkv"]
+        inputs += [1 + normal(*shape) / 8 for shape in FUNCTIONS[case]]
+    else:
+        module = MODULES[case]().double()
+        inputs = [{name: p.detach() for name, p in module.named_parameters()},
+                  normal(2, 16, CHANNELS)]
+        inputs += [normal(2, CHANNELS)] * isinstance(module, DiT)
+
+        def run(parameters, *tensors):
+            return functional_call(module, parameters, tensors)
     return run, inputs, [random_like(x, draw) for x in inputs]
 
 
 def test_jvp_is_the_derivative(model):
     run, inputs, tangents = model
     out, derivative = jvp(run, tuple(inputs), tuple(tangents))
-    assert out.equal(run(*inputs))
+    torch.testing.assert_close(out, run(*inputs))
     exact = difference(run, inputs, tangents)
     assert (derivative - exact).norm() <= 1e-7 * exact.norm()
     with forward_ad.dual_level():
@@ -85,7 +148,7 @@ def test_jvp_is_the_derivative(model):
 
 def test_jvp_of_a_gradient_is_the_product_with_the_hessian(model):
     run, inputs, tangents = model
-    slopes = grad(lambda *inputs: run(*inputs).square().sum(), argnums=(0, 1, 2))
+    slopes = grad(lambda *inputs: run(*inputs).square().sum(), argnums=tuple(range(len(inputs))))
     product = jvp(slopes, tuple(inputs), tuple(tangents))[1]
     exact = difference(slopes, inputs, tangents)
     for a, b in zip(*(tree_leaves(t) for t in (product, exact))):
