@@ -71,6 +71,33 @@ def test_constrains_its_mixing_matrix():
     assert not module.mixing.triu(1).any()
 
 
+@pytest.mark.parametrize("tokens, block, options", (
+    ((4, 6), (2, 3), {}), ((4, 6), (2, 3), {"prefix": 2}), (24, 4, {"causal": True}),
+    ((4, 6), (2, 3), {"prefix": 1, "offsets": (3, 3)}),
+    ((4, 6), (2, 3), {"pattern": torch.ones(4, 4, dtype=torch.bool).tril()}),
+    (24, 4, {"causal": True, "offsets": (3,), "pattern": torch.ones(6, 6, dtype=torch.bool).triu(-2)}),
+    (24, 4, {"causal": True, "decays": 3})))
+@pytest.mark.filterwarnings("ignore::mhla_torch.FormulaWarning")
+def test_heads_may_have_parameters_of_their_own(tokens, block, options):
+    torch.manual_seed(0)
+    module, *alone = (MHLA(tokens, block, heads=heads, **options).double() for heads in (2, 0, 0))
+    assert module.mixing.equal(torch.stack([one.mixing for one in alone]))
+    with torch.no_grad():
+        module.mixing.copy_(torch.rand_like(module.mixing) + 0.1)
+        for mixing, one in zip(module.mixing, alone):
+            one.mixing.copy_(mixing)
+    for each in (module, *alone):
+        each.constrain_()
+        if "pattern" not in options and not options.get("causal"):
+            each.resize_((8, 3), block)  # as many tokens
+    q, k, v = torch.randn(3, 1, 2, 24 + options.get("prefix", 0), 4, dtype=torch.float64)
+    out = module(q, k, v)
+    for h, one in enumerate(alone):
+        torch.testing.assert_close(out[:, h:h + 1], one(*(t[:, h:h + 1] for t in (q, k, v))))
+    with pytest.raises(ValueError, match="MHLA: heads is -1, expected"):
+        MHLA(tokens, block, heads=-1)
+
+
 def test_is_made_on_the_default_device():
     for causal, tokens, block in ((False, (4, 2), (2, 2)), (True, 8, 2)):
         with torch.device("meta"):

@@ -27,6 +27,7 @@ class MHLA(nn.Module):
     pattern: bool [M,M], where matrices have coefficients, with the block of a prefix; or None. Rows
         of tables are divided by their sums within it. Shorter sequences have its leading part. The
         pattern is a buffer, which state_dict lacks
+    heads: H with a matrix, a table or terms per head, [H,..]; by default 0, all heads share them
     options: options of mhla_torch.bidirectional and mhla_torch.causal, such as backend
 
     The parameter is the mixing matrix `mixing` [M,M], a table [offsets] or terms [2,R]. It starts
@@ -36,9 +37,11 @@ class MHLA(nn.Module):
     """
 
     def __init__(self, tokens, block, *, prefix=0, causal=False, layout="bhnd", offsets=(),
-                 decays=0, pattern=None, **options):
+                 decays=0, pattern=None, heads=0, **options):
         super().__init__()
         _expect_own_blocks(options)
+        if heads < 0:
+            raise ValueError(f"MHLA: heads is {heads}, expected one per matrix, or 0")
         sequence = isinstance(tokens, int)
         if causal and not (sequence and prefix == 0):
             raise ValueError("MHLA: causal attention is of a sequence without a prefix, "
@@ -75,7 +78,8 @@ class MHLA(nn.Module):
             pattern = pattern.to(device)
         self.register_buffer("pattern", pattern, persistent=False)
         mixing = mixing.to(device, torch.get_default_dtype())
-        self.mixing = nn.Parameter(mixing if self.offsets else self._within_pattern(mixing))
+        mixing = mixing if self.offsets else self._within_pattern(mixing)
+        self.mixing = nn.Parameter(mixing.repeat(heads, *(1,) * mixing.dim()) if heads else mixing)
 
     def __setstate__(self, state):
         """Loads a module that was pickled before it had all of these members."""
@@ -98,7 +102,8 @@ class MHLA(nn.Module):
                                  f"{queries} queries and {keys} keys, expected one sequence that "
                                  "reads itself: rows sum to 1 over its blocks")
             mixing = self.matrix(queries)
-            pattern = None if pattern is None else pattern[:len(mixing), :len(mixing)]
+            blocks = mixing.shape[-1]
+            pattern = None if pattern is None else pattern[:blocks, :blocks]
         if self.causal:
             return operators.causal(q, k, v, mixing, block=self.block[0],
                                     decaying=self.decays > 0, pattern=pattern, **options)
@@ -106,7 +111,7 @@ class MHLA(nn.Module):
                                        prefix=self.prefix, pattern=pattern, **options)
 
     def matrix(self, tokens=None):
-        """The mixing matrix: of the module's image, or of a sequence of so many tokens."""
+        """The mixing matrix, or one per head: of the module's image, or of so many tokens."""
         if not self.offsets and not self.decays:
             return self.mixing if self.pattern is None else patterns.masked("MHLA", self.mixing,
                                                                             self.pattern)
@@ -117,10 +122,11 @@ class MHLA(nn.Module):
             self.mixing, counts, causal=self.causal), self.prefix))
 
     def _within_pattern(self, mixing):
-        """A matrix [M,M] with 0 outside of the pattern, and rows that sum to 1 without these."""
+        """Matrices [..,M,M] with 0 outside of the pattern, and rows that sum to 1 without these."""
         if self.pattern is None:
             return mixing
-        mixing = patterns.masked("MHLA", mixing, self.pattern[:len(mixing), :len(mixing)])
+        blocks = mixing.shape[-1]
+        mixing = patterns.masked("MHLA", mixing, self.pattern[:blocks, :blocks])
         sums = mixing.sum(-1, keepdim=True)
         return mixing / sums.masked_fill(sums == 0, 1)
 
@@ -154,20 +160,27 @@ class MHLA(nn.Module):
             _expect_axes(self.offsets, after)
             self.grid, self.block = tuple(tokens), block
             return
-        first = int(self.prefix > 0)
-        inside = operators.resize(self.mixing[first:, first:], before, after, **options)
-        resized = inside.new_empty([len(inside) + first] * 2)
-        resized[first:, first:] = inside
-        if first:
-            old = self.mixing
-            resized[0, 0], resized[1:, 0] = old[0, 0], old[1:, 0].mean()
-            resized[0, 1:] = old[0, 1:].sum() / len(inside)
+        matrices = self.mixing.view(-1, *self.mixing.shape[-2:])
+        resized = torch.stack([_resized(m, before, after, int(self.prefix > 0), **options)
+                               for m in matrices])
+        resized = resized.view(*self.mixing.shape[:-2], *resized.shape[-2:])
         self.mixing = nn.Parameter(resized, requires_grad=self.mixing.requires_grad)
         self.grid, self.block = tuple(tokens), block
 
     def extra_repr(self):
         tokens = self.grid or "sequence"
         return f"tokens={tokens}, block={self.block}, prefix={self.prefix}, causal={self.causal}"
+
+
+def _resized(mixing, before, after, first, **options):
+    """A matrix of other blocks. Row and column 0 are those of the prefix if `first` is 1."""
+    inside = operators.resize(mixing[first:, first:], before, after, **options)
+    resized = inside.new_empty([len(inside) + first] * 2)
+    resized[first:, first:] = inside
+    if first:
+        resized[0, 0], resized[1:, 0] = mixing[0, 0], mixing[1:, 0].mean()
+        resized[0, 1:] = mixing[0, 1:].sum() / len(inside)
+    return resized
 
 
 def blocks_along(tokens, block):
@@ -199,13 +212,13 @@ def uniform_causal(blocks):
 
 def with_prefix(mixing, prefix):
     """Adds a row and a column for the prefix, if there is one, before the blocks. Its coefficients
-    are the mean coefficient of a block.   # [M,M] -> [M + 1,M + 1]
+    are the mean coefficient of a block.   # [..,M,M] -> [..,M + 1,M + 1]
     """
     if prefix == 0:
         return mixing
-    blocks = len(mixing) + 1
-    whole = mixing.new_full((blocks, blocks), 1 / blocks)
-    whole[1:, 1:] = mixing * (1 - 1 / blocks)
+    blocks = mixing.shape[-1] + 1
+    whole = mixing.new_full((*mixing.shape[:-2], blocks, blocks), 1 / blocks)
+    whole[..., 1:, 1:] = mixing * (1 - 1 / blocks)
     return whole
 
 
