@@ -75,7 +75,8 @@ def test_constrains_its_mixing_matrix():
     ((4, 6), (2, 3), {}), ((4, 6), (2, 3), {"prefix": 2}), (24, 4, {"causal": True}),
     ((4, 6), (2, 3), {"prefix": 1, "offsets": (3, 3)}),
     ((4, 6), (2, 3), {"pattern": torch.ones(4, 4, dtype=torch.bool).tril()}),
-    (24, 4, {"causal": True, "offsets": (3,), "pattern": torch.ones(6, 6, dtype=torch.bool).triu(-2)}),
+    (24, 4, {"causal": True, "offsets": (3,),
+             "pattern": torch.ones(6, 6, dtype=torch.bool).triu(-2)}),
     (24, 4, {"causal": True, "decays": 3})))
 @pytest.mark.filterwarnings("ignore::mhla_torch.FormulaWarning")
 def test_heads_may_have_parameters_of_their_own(tokens, block, options):

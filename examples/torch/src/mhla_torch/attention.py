@@ -122,7 +122,7 @@ class MHLA(nn.Module):
             self.mixing, counts, causal=self.causal), self.prefix))
 
     def _within_pattern(self, mixing):
-        """Matrices [..,M,M] with 0 outside of the pattern, and rows that sum to 1 without these."""
+        """Matrices [..,M,M] with 0 outside of the pattern, whose rows sum to 1 without these."""
         if self.pattern is None:
             return mixing
         blocks = mixing.shape[-1]
