@@ -1,36 +1,15 @@
-"""Plants faults in the sources, one at a time, and tells which of them the tests see.
+"""Plants faults in the sources and tells which of them the tests see.
 
 bash tests/mutation.sh [--torch] [--list | --check] [--work FOLDER] [PATTERN...]
 
-The faults are those of tests/mutants/*.txt, with --torch those of examples/torch/tests/mutants*.txt.
-A test that fails, crashes or does not end kills a fault. The status is 0 if all faults are killed.
+The faults are those of tests/mutants/*.txt, with --torch those of examples/torch/tests/mutants*.txt;
+mutants/tables.py describes the tables. Programs have the faults of all headers, of which a variable
+of the environment chooses one: see mutants/switches.py. Other faults have a program of their own. A
+test that fails, crashes or does not end kills a fault. The status is 0 if all faults are killed.
 PATTERN, such as 'core/*' or '*eps*', picks faults by FOLDER/NAME or by file. --list lists faults,
 --check only makes sure that each fault can be planted. --work keeps objects and results in FOLDER:
 the next run tries a killed fault again only if a file that its tests include has changed. CXX is
 the compiler, MHLA_JOBS the number of faults that are tried at once.
-
-A table, FOLDER.txt or FOLDER.PART.txt, groups faults by header and program:
-
-    # A comment
-    NUMBERS = support/numbers.cpp -ITESTS/support
-
-    [core/sum.hpp] core/sum_test.cpp NUMBERS Sum.AddsAllElements
-    first-element-lost: the sum begins with the second element
-      - for (Index i = 0; i < n; ++i) sum += x[i];
-      + for (Index i = 1; i < n; ++i) sum += x[i];
-    sum-never-cleared: a second sum begins with the first one
-      - sum = 0;
-      ! Sum.BeginsAtZero:Mean.IsTheSumOverTheCount
-
-A group names the header below include/mhla, the sources below tests that make one program, and the
-tests of the program that must fail, as --gtest_filter. Flags for the compiler may follow, where
-TESTS is the folder of tests. ranks=N runs the program in N processes of Open MPI. A word in capital
-letters stands for the words that the table gives it. For PyTorch, a group names a file below
-examples/torch, and tests as FILE::FUNCTION.
-
-A fault begins with its name and a sentence that says what is wrong. The text after - stands once in
-the header, within a line. The text after + replaces it; without + it is removed. The tests after !
-replace the tests of the group.
 """
 
 import argparse
@@ -49,79 +28,15 @@ import tempfile
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
+from mutants import switches
+from mutants.tables import CONTRACT, TESTS, fail, read, read_table
+
 REPOSITORY = TESTS.parent
-CONTRACT = re.compile(r'^#include "(contract/\w+)\.hpp"', re.M)
 
 
-# ---- tables -------------------------------------------------------------------------------------
-
-@dataclass(frozen=True)
-class Program:
-    sources: tuple
-    flags: tuple
-    ranks: int
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A text of a file that another one replaces, and the tests that must see it."""
-    file: str
-    program: Program
-    tests: str
-    id: str = ""
-    why: str = ""
-    old: str = ""
-    new: str = ""
-
-
-def fail(message):
-    print(message, file=sys.stderr)
-    sys.exit(2)
-
-
-def read_group(file, words):
-    """The fault that all faults of a group begin as."""
-    flags = [word.replace("TESTS", str(TESTS)) for word in words if word.startswith("-")]
-    sources = [word for word in words if word.endswith(".cpp")]
-    ranks = [word for word in words if word.startswith("ranks=")]
-    tests = [word for word in words if word[0] != "-" and word not in sources + ranks]
-    apart = [f"{name}.cpp" for source in sources for name in CONTRACT.findall(read(TESTS / source))]
-    sources += filter(lambda name: read(TESTS / name), apart)
-    program = Program(tuple(sources), tuple(flags), int(ranks[0][6:]) if ranks else 0)
-    return Fault(file, program, " ".join(tests))
-
-
-def read_table(path, folder):
-    """The faults of a table, in its order."""
-    faults, sets, group, given = [], {}, None, set()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        line = line.strip()
-        if match := re.fullmatch(r"(?:([A-Z_]+) =|\[(\S+)\]) (.+)", line):
-            words = [each for word in match[3].split() for each in sets.get(word, [word])]
-            if match[1]:
-                sets[match[1]] = words
-            else:
-                group = read_group(match[2], words)
-        elif group and (match := re.fullmatch(r"([a-z0-9-]+): (.+)", line)):
-            faults.append(replace(group, id=f"{folder}/{match[1]}", why=match[2]))
-            given = set()
-        elif faults and line[:2] in ("- ", "+ ", "! ") and line[0] not in given:
-            given.add(line[0])
-            field = {"-": "old", "+": "new", "!": "tests"}[line[0]]
-            faults[-1] = replace(faults[-1], **{field: line[2:]})
-        elif line and not line.startswith("#"):
-            fail(f"{path}:{number}: not a line of a table, or there twice: {line}")
-    return faults
-
-
-@functools.cache
-def read(path):
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
-
+# ---- planting -----------------------------------------------------------------------------------
 
 def planted(kind, fault):
     """The text of the file with the fault in it."""
@@ -186,6 +101,7 @@ class Headers:
     jobs = int(os.environ.get("MHLA_JOBS") or os.cpu_count())
     compiler = (*shlex.split(os.environ.get("CXX", "g++")), "-std=c++20", "-Og", "-w")
     work = None  # the folder of all that is made
+    switches = None  # of the faults that are tried
 
     def check_tests(self, fault):
         """Fails if the program of a fault lacks a source, a test or the header."""
@@ -248,7 +164,8 @@ class Headers:
     def precompiled(self, flags):
         """Most of what a small test includes, compiled once."""
         header = self.place(flags) / "long.hpp"
-        header.write_text("#include <Eigen/Core>\n#include <gtest/gtest.h>\n", encoding="utf-8")
+        header.write_text("#include <Eigen/Core>\n#include <gtest/gtest.h>\n" +
+                          switches.DEFINITION, encoding="utf-8")
         self.compile(header.with_name("long.hpp.gch"), flags, "-x", "c++-header", header)
         return header
 
@@ -256,11 +173,24 @@ class Headers:
         return self.compile(made, flags, "-include", self.precompiled(flags), *first,
                             f"-I{REPOSITORY / 'include'}", f"-I{TESTS}", "-c", TESTS / source)
 
+    def switch(self, faults):
+        """Writes headers with the switches of faults."""
+        folder = self.work / "switched/include/mhla"
+        self.switches = switches.Switches(self.root, faults, read, folder)
+
     @once
     def compiled(self, flags, source):
-        """The object of a source without any fault."""
-        place = self.place(flags, self.included(source, flags))
-        return self.compile_test(place / "test.o", flags, source)
+        """The object of a source with the switches of all faults."""
+        texts = {self.root / file: text for file, text in self.switches.texts.items()}
+        included = {path: texts.get(path, text)
+                    for path, text in self.included(source, flags).items()}
+        made = self.place(flags, included) / "test.o"
+        while True:
+            try:
+                return self.compile_test(made, flags, source, f"-I{self.work / 'switched/include'}")
+            except Broken:
+                if not self.switches.drop(Path(f"{made}.log").read_text(encoding="utf-8")):
+                    raise
 
     def prepare(self, program):
         flags = self.flags(program)
@@ -273,7 +203,7 @@ class Headers:
 
     @once
     def clean(self, program):
-        """The folder of a program without any fault."""
+        """The folder of a program that has the switches of faults."""
         objects = self.prepare(program)
         folder = self.place(program, objects)
         self.link(program, objects, folder)
@@ -296,11 +226,18 @@ class Headers:
                                                f"-I{folder / 'include'}")
         self.link(fault.program, objects, folder)
 
-    def run_tests(self, program, tests, folder, seconds, log):
-        """The status of tests, which end with the first failure."""
+    def run_tests(self, program, tests, folder, seconds, log, number=0):
+        """The status of tests, which end with the first failure, with the fault of a number."""
         ranks = ["mpirun", "-n", str(program.ranks)] if program.ranks else []
         return run(["timeout", str(seconds), *ranks, "./program", "--gtest_color=no",
-                    f"--gtest_filter={tests}", "--gtest_throw_on_failure"], log, cwd=folder)
+                    f"--gtest_filter={tests}", "--gtest_throw_on_failure"], log, cwd=folder,
+                   env=os.environ | {switches.VARIABLE: str(number)})
+
+    def run_switched(self, fault, seconds, log):
+        """The status of the tests of a fault that is switched on, 0 if it has no switch."""
+        number = self.switches.number(fault)
+        folder = self.clean(fault.program)
+        return number and self.run_tests(fault.program, fault.tests, folder, seconds, log, number)
 
 
 # ---- trying faults ------------------------------------------------------------------------------
@@ -321,11 +258,14 @@ def attempt(kind, fault, folder):
     limit = round(60 + 10 * clean_seconds(kind, fault.program, fault.tests))  # for busy machines
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    kind.build(fault, folder)
-    status = kind.run_tests(fault.program, fault.tests, folder, limit, folder / "tests.log")
+    log = folder / "tests.log"
+    status = kind.run_switched(fault, limit, log)
+    if status == 0:  # perhaps a switch cannot change a constant
+        kind.build(fault, folder)
+        status = kind.run_tests(fault.program, fault.tests, folder, limit, log)
     if status == 0:
         return f"SURVIVED  {fault.why}"
-    text = (folder / "tests.log").read_text(encoding="utf-8", errors="replace")
+    text = log.read_text(encoding="utf-8", errors="replace")
     shutil.rmtree(folder)
     began = re.findall(r"^(?:\[ RUN      \]|FAILED|ERROR) (\S+)", text, re.M)
     said = f"killed    by {(began or [fault.tests])[-1]}"
@@ -351,6 +291,7 @@ def try_faults(kind, faults):
         except Broken as error:
             return key, f"ERROR     {error}"
 
+    kind.switch(faults)
     with ThreadPoolExecutor(kind.jobs) as pool, open(results, "a", encoding="utf-8") as out:
         list(pool.map(prepare, dict.fromkeys(fault.program for fault in faults)))
         for fault, (key, said) in zip(faults, pool.map(result, faults)):

@@ -72,6 +72,13 @@ class Package:
         return {"MHLA_TORCH_CSRC": str(self.work / "emulated/csrc"),
                 "MHLA_TORCH_EMULATION": str(self.work / "emulated/build")}
 
+    def switch(self, faults):
+        """Makes nothing: each fault is planted alone."""
+
+    def run_switched(self, *_):
+        """0: no fault has a switch."""
+        return 0
+
     def prepare(self, program):
         """Makes nothing: the package is installed."""
 
