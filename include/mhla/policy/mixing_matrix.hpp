@@ -62,7 +62,7 @@ class MixingMatrix {
   const Pattern& pattern() const { return pattern_; }
   Index rows() const { return pattern_.rows(); }
   Index cols() const { return pattern_.cols(); }
-  // As in MixingView:
+  // Numbers of matrices, as in MixingView:
   Index sequences() const { return values_.rows() / heads_; }
   Index heads() const { return heads_; }
   Index matrices() const { return values_.rows(); }

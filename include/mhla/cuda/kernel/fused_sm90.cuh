@@ -196,7 +196,7 @@ class FusedSm90 {
 
   static MHLA_DEVICE void consume(const Params& p, const Ring& ring, std::uint32_t thread) {
     const std::uint32_t warp = thread / 32;
-    // As work_tile(thread), with which nvcc 13.0 spills registers of (72, 72).
+    // The members of work_tile(thread), whose call makes nvcc 13.0 spill registers of (72, 72).
     const WorkTile work{thread % 32, warp, warp / Config::kTeamWarps, warp % Config::kTeamWarps};
     const TokenBlocks& blocks = p.stage.query_blocks;
     const Mixing mixing(p.stage, thread);

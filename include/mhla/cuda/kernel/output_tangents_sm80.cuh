@@ -30,7 +30,7 @@ struct OutputTangentParameters {
   TokenBlocks blocks;
   std::int32_t heads;
   Normalization normalization;
-  // Of Denominator::kKeySum:
+  // Tensors of Denominator::kKeySum:
   ConstTokenTensor out;       ///< o [B, Nq, H, E]
   ConstTokenTensor q;         ///< [B, Nq, H, D]
   ConstTokenTensor features;  ///< phi'(q) q' [B, Nq, H, D], or null

@@ -13,7 +13,7 @@
 
 namespace mhla::cuda {
 
-/// \tparam kThreads  threads of a thread block, of which each eight share a token
+/// \tparam kThreads  threads of a thread block; eight share a token
 template <int kThreads>
 class SharedTokens {
   static constexpr std::int32_t kSlots = 64;
