@@ -73,10 +73,10 @@ BatchInputs<double> batch_of(std::vector<double>& data, Index sequences, Index h
 
 TEST(Form, AUsersOwnFormRunsOverHeadsBatchesAndThreads) {
   std::vector<double> data;
-  ThreadPool pool(4);
+  ThreadPool pool(4), one(1);
   for (const Index sequences : {1, 2, 3}) {  // fewer pairs than workers, and more
     const auto in = batch_of(data, sequences, 2);
-    for (const ExecutorRef& executor : {ExecutorRef(), ExecutorRef(pool)}) {
+    for (const ExecutorRef& executor : {ExecutorRef(), ExecutorRef(pool), ExecutorRef(one)}) {
       GuardedWorkspace memory(detail::form_bytes(MeanForm{}, in, executor));
       const auto out =
           detail::run_form(MeanForm{}, in, Call{.workspace = memory.get(), .executor = executor});

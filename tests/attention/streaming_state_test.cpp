@@ -141,6 +141,10 @@ TEST(StreamingState, CountsThatCannotBeAreRefused) {
   for (const std::int64_t value : {-1, 13}) {
     EXPECT_THROW(restore_with(&Header::position, value), option_error) << value;
   }
+  stream.start().save(saved);
+  EXPECT_THROW(restore_with(&Header::position, 13), option_error);
+  EXPECT_NO_THROW(restore_with(&Header::position, 12));
+  used_state(stream, 2, 3).save(saved);
   EXPECT_NO_THROW(restore_with(&Header::in_running, 0));
   EXPECT_NO_THROW(restore_with(&Header::position, 11));
   for (const std::int64_t value : {4, 5, 12}) {  // no token or one token of a block, with two keys
