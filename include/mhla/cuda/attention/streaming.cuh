@@ -164,11 +164,7 @@ Streaming<D, E, T, O>::Streaming(Index sequences, Index heads, Index block_lengt
     detail::fail_shape(kName, "sequences and heads", "have product " + std::to_string(pairs),
                        "at most " + std::to_string(kMostPairs));
   }
-  Problem problem{};
-  problem.op = options;
-  problem.query_blocks = problem.key_blocks = blocks_;
-  mixing_ = detail::mixing_array(kName, mixing, problem);
-  mixing_.strips = nullptr;  // it is of more blocks than a prefill
+  mixing_ = detail::stream_mixing(kName, mixing, blocks_, options);
   layout_ = streaming_state_layout(pairs, kept, block_length, D, E, options.summaries, terms);
 }
 

@@ -58,6 +58,19 @@ inline TokenBlocks stream_blocks(const char* function, Index rows, Index length,
   return contiguous(rows * length, length);
 }
 
+/// Describes the matrices of a stream's blocks, or its decaying terms. Kernels of streams read
+/// zeros, so a pattern is dropped.
+/// \throws shape_error, option_error as mixing_array() does.
+inline MixingArray stream_mixing(const char* function, const MixingMatrices<const float>& mixing,
+                                 const TokenBlocks& blocks, const Operator& op) {
+  Problem problem{};
+  problem.op = op;
+  problem.query_blocks = problem.key_blocks = blocks;
+  MixingArray array = mixing_array(function, mixing, problem);
+  array.strips = nullptr;
+  return array;
+}
+
 /// \throws option_error for what streams do not take: a gain, a gate, masks, offsets, a prefix.
 template <DeviceScalar T>
 void expect_stream_inputs(const char* function, const Inputs<T>& in) {
