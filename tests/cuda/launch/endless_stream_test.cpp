@@ -54,6 +54,12 @@ TEST(EndlessStream, PrefillsGoOn) {
   }
 }
 
+TEST(EndlessStream, PrefillsTakeSeveralSequencesAtOnce) {
+  StreamCase c = endless(3, 4, 34);
+  c.batch = 3;
+  check_prefills<bfloat16, 64, 64, kSingle>(c, {3, 11, -1, 26}, Arch::kSm80);
+}
+
 TEST(EndlessStream, HeadsMayHaveTermsOfTheirOwn) {
   StreamCase c = endless(3, 4, 34);
   c.batch = 2;

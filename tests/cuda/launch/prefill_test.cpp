@@ -60,6 +60,13 @@ TEST(Prefill, HeadsMayHaveMatricesOfTheirOwn) {
   check_prefills<half, 64, 64, Precision::kPair>(c, {7, 31}, Arch::kSm80);
 }
 
+TEST(Prefill, TakesSeveralSequencesAtOnce) {
+  const StreamCase c{6, 6, 36, kRelu, Denominator::kKeySum, 3, 1, 0, 7};
+  for (const Arch arch : {Arch::kSm80, Arch::kSm90a}) {
+    check_prefills<bfloat16, 64, 64, Precision::kSingle>(c, {5, 20, -1, 32}, arch);
+  }
+}
+
 TEST(Prefill, AllWidths) {
   const StreamCase c{4, 16, 50, kRelu, Denominator::kKeySum, 2, 2, 0, 2};
   check_prefills<bfloat16, 64, 64, Precision::kSingle>(c, {33}, Arch::kSm90a);

@@ -113,17 +113,20 @@ void run_causal(Prefilled<T, D, E, P, Map>& x, int tokens) {
                                  EmulatedStream(x.device), maps_of(x));
 }
 
+/// Compares a token of the prefilled sequences.
 template <class T, int D, int E, Precision P, class Map>
 void expect_same(const Streams<T, D, E, P, Map>& x, const Streams<T, D, E, P, Map>& y, int token) {
-  for (int h = 0; h < x.c.heads; ++h) {
-    for (int e = 0; e < E; ++e) {
-      ASSERT_EQ(x.o.value(1, token, h, e), y.o.value(1, token, h, e)) << token;
+  for (int b = 1; b < x.c.batch; ++b) {
+    for (int h = 0; h < x.c.heads; ++h) {
+      for (int e = 0; e < E; ++e) {
+        ASSERT_EQ(x.o.value(b, token, h, e), y.o.value(b, token, h, e)) << b << ' ' << token;
+      }
     }
   }
 }
 
-/// Checks two sequences. The second has prefills up to each of `ends`, a step for each "-1", and
-/// steps at its end. The first has only steps.
+/// Checks two or three sequences. All but the first have prefills together, up to each of `ends`, a
+/// step for each "-1", and steps at their end. The first has only steps.
 template <class T, int D, int E, Precision P, class Map = mhla::cuda::FeatureMap>
 void check_prefills(const StreamCase& c, const std::vector<int>& ends, mhla::cuda::Arch arch) {
   std::string text = arch == mhla::cuda::Arch::kSm80 ? "sm_80" : "sm_90a";
@@ -136,16 +139,22 @@ void check_prefills(const StreamCase& c, const std::vector<int>& ends, mhla::cud
   int seen = 0;
   for (const int end : ends) {
     if (end < 0) {
-      x.step({0, 0, false}, {1, seen++});
+      c.batch > 2 ? x.step({2, seen}, {1, seen}) : x.step({0, 0, false}, {1, seen});
+      ++seen;
       continue;
     }
     std::fill(is_causal.begin() + x.prefill(seen, end), is_causal.begin() + end, true);
     seen = end;
   }
   for (int t = 0; t < c.tokens; ++t) steps.step(t);
-  for (int t = 0; t + seen < c.tokens; ++t) x.step({0, t}, {1, t + seen});
+  for (int t = 0; t + seen < c.tokens; ++t) {
+    x.step({0, t}, {1, t + seen});
+    if (c.batch > 2) x.step({2, t + seen}, {0, 0, false});
+  }
   Comparison comparison("with prefills");
-  for (int h = 0; h < c.heads; ++h) compare(comparison, x, 1, h, 3);
+  for (int b = 1; b < c.batch; ++b) {
+    for (int h = 0; h < c.heads; ++h) compare(comparison, x, b, h, 3);
+  }
   EXPECT_GT(comparison.worst(), 0);
   // The causal form and steps make summaries in the same order, unless wgmma does.
   const bool same = arch == mhla::cuda::Arch::kSm80 || !mhla::cuda::Widths<D, E>::kWgmma;
