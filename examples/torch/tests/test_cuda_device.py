@@ -202,9 +202,10 @@ def test_angles_gain_and_gate_equal_the_formula(kind, widths, dtype):
 @pytest.mark.parametrize("kind", KINDS)
 def test_angles_around_kernels_of_float32_equal_the_formula(kind):
     made = extras(tokens=(600, 600), device="cuda")
-    more = {name: t.float() for name, t in made.items()} | {"normalizer": "none"}
-    expect_right_gradients(lambda *t, **o: call(kind, *t, **more, **o),
-                           *tensors(tokens=(600, 600), dtype=torch.float32))
+    more = {name: t.float() for name, t in made.items()}
+    for sums in ({"normalizer": "none"}, {"eps": 0.5}):
+        expect_right_gradients(lambda *t, **o: call(kind, *t, **more, **sums, **o),
+                               *tensors(tokens=(600, 600), dtype=torch.float32))
 
 
 @on_device

@@ -114,20 +114,6 @@ def test_gradients_equal_the_formula(kind, tokens, dtype, name, normed):
         expect_near(ours, exact.double(), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_float32_rotates_around_the_kernels(kind):
-    more = {name: t.float() for name, t in extras().items()}
-    more |= {"normalizer": "none", "norm_eps": 1e-3}
-    arguments, results = tensors(dtype=torch.float32), []
-    for function, options in ((call, {"backend": "kernels"}), (formula, {})):
-        leaves = leaves_of(kind, arguments)
-        at = [leaves.get(argument, arguments[3]) for argument in ("q", "k", "v", "mixing")]
-        out = function(kind, *at, **more, **options)
-        results.append((out, *torch.autograd.grad(out.sum(), list(leaves.values()))))
-    for ours, exact in zip(*results):
-        expect_near(ours, exact.double(), TOLERANCE[torch.float32])
-
-
 @pytest.mark.parametrize("kind", KINDS[:2])
 @pytest.mark.parametrize("tokens", (24, 280))
 @pytest.mark.parametrize("leading", ((2,), (2, 2)))

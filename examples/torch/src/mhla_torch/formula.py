@@ -33,14 +33,17 @@ from mhla_torch.checks import fail
 CHUNK = 64  # tokens per block of causal linear attention
 MAPS = {"relu": torch.relu, "identity": lambda x: x, "exp": torch.exp,
         "elu_plus_one": lambda x: torch.where(x > 0, x + 1, x.clamp(max=0).exp())}
+NUMERATORS = {"layout": "bhnd", "feature_map": "identity", "normalizer": "none"}  # of features
 LAYERS = {"hedgehog": 1, "t2r": 1, "elementwise_product": 2}  # linear layers of maps with weights
 
 
 def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key_block=(),
-                  key_prefix=0, pattern=None, **options):
+                  key_prefix=0, pattern=None, numerators=None, **options):
     """Bidirectional attention: every query reads every key; see mhla_torch.bidirectional.
 
     pattern: where kernels find zeros of mixing, which the formula reads
+    numerators: computes the numerators [B,H,N,E] of rotated features q, k [B,H,N,D] and of values
+        v by kernels; the denominators are computed here
     """
     name = "mhla::bidirectional"
     of_queries = of_keys = grid, block, prefix
@@ -56,15 +59,15 @@ def bidirectional(q, k, v, mixing, *, grid=(), block, prefix=0, key_grid=(), key
                                exactly=(bool(of_queries[0]), bool(of_keys[0])))
         if cross:
             checks.expect_equal_blocks(name, queries, rows, columns)
-        return _mix(q, k, v, den, cross, matrix, queries, keys)
+        return _mix(q, k, v, den, cross, matrix, queries, keys, numerators)
 
     return attend(name, form, q, k, v, **options)
 
 
-def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, **options):
+def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, numerators=None, **options):
     """Causal attention: a token reads itself and the past; see mhla_torch.causal.
 
-    pattern: that of bidirectional
+    pattern, numerators: those of bidirectional
     """
     name = "mhla::causal"
     if block < 1:
@@ -81,7 +84,7 @@ def causal(q, k, v, mixing, *, block, decaying=False, pattern=None, **options):
             matrix = checks.matrix(name, mixing, piece.blocks, piece.blocks, q)
         earlier = matrix.tril(-1)
         return _scan(q, k, v, den, piece, lambda sums: product(earlier, sums),
-                     matrix.diagonal(0, -2, -1)[..., None, None])
+                     matrix.diagonal(0, -2, -1)[..., None, None], numerators)
 
     return attend(name, form, q, k, v, **options)
 
@@ -98,16 +101,19 @@ def decay_matrix(terms, blocks):
     return (weights * powers.where(distance > 0, 1)).sum(-1).tril()
 
 
-def linear(q, k, v, *, causal=False, **options):
-    """Linear attention, MHLA with one block; see mhla_torch.linear."""
+def linear(q, k, v, *, causal=False, numerators=None, **options):
+    """Linear attention, MHLA with one block; see mhla_torch.linear.
+
+    numerators: those of bidirectional
+    """
     name = "mhla::linear"
 
     def form(q, k, v, den, cross):
         if not causal:  # a slot of one block holds one query, so cross is no different
             whole = [[Piece(0, (t.shape[2],), (max(1, t.shape[2]),))] for t in (q, k)]
-            return _mix(q, k, v, den, False, None, *whole)
+            return _mix(q, k, v, den, False, None, *whole, numerators)
         checks.expect_causal(name, q, k, cross)
-        return _scan(q, k, v, den, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1)
+        return _scan(q, k, v, den, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1, numerators)
 
     return attend(name, form, q, k, v, **options)
 
@@ -118,9 +124,9 @@ def around(name, kernels, q, k, v, *, normalizer="key_sum", eps=0., query_offset
 
     kernels(q=, k=, v=, ...) computes attention of features [B,H,N,.]
     """
-    fixed = {"layout": "bhnd", "feature_map": "identity", "normalizer": normalizer, "eps": eps,
-             "query_offsets": query_offsets, "key_offsets": key_offsets,
-             "max_queries": max_queries, "max_keys": max_keys}
+    fixed = NUMERATORS | {"normalizer": normalizer, "eps": eps, "query_offsets": query_offsets,
+                          "key_offsets": key_offsets, "max_queries": max_queries,
+                          "max_keys": max_keys}
 
     def form(q, k, v, den, cross):
         den = dict(zip(("normalizer_q", "normalizer_k"), den or ()))
@@ -187,10 +193,11 @@ def attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps
     return out if layout == "bnhd" else out.transpose(1, 2)
 
 
-def _mix(q, k, v, den, cross, mixing, queries, keys):
+def _mix(q, k, v, den, cross, mixing, queries, keys, numerators=None):
     """Mixes the summaries of all key blocks for each query block, and reads them out.
 
     mixing: [..,Mq,Mk]; None stands for 1, with one block
+    numerators: see bidirectional
     """
     def mixed(sums):  # [B,H,Mk,...] -> a tensor of [B,H,M,...] per piece of queries
         whole = sums if mixing is None else product(mixing, sums)
@@ -199,10 +206,12 @@ def _mix(q, k, v, den, cross, mixing, queries, keys):
     def cut(x, pieces):
         return [piece.cut(x) for piece in pieces]
 
-    blocks, features = cut(q, queries), cut(k, keys)
-    summaries = [k.mT @ v for k, v in zip(features, cut(v, keys))]  # [B,H,M,D,E]
-    out = [q @ s for q, s in zip(blocks, mixed(torch.cat(summaries, 2)))]
-    out = _join(out, queries)
+    if numerators is not None:
+        out = numerators(q, k, v)
+    else:
+        blocks, features = cut(q, queries), cut(k, keys)
+        summaries = [k.mT @ v for k, v in zip(features, cut(v, keys))]  # [B,H,M,D,E]
+        out = _join([q @ s for q, s in zip(blocks, mixed(torch.cat(summaries, 2)))], queries)
     if den is None:
         return out, None
     if den:
@@ -216,18 +225,21 @@ def _mix(q, k, v, den, cross, mixing, queries, keys):
     return out, _join(sums, queries)
 
 
-def _scan(q, k, v, den, piece, mixed, diagonal):
+def _scan(q, k, v, den, piece, mixed, diagonal, numerators=None):
     """Causal form: reads the mixture of earlier blocks, and weights inside the block.
 
     mixed(sums) mixes sums [B,H,M,...] of earlier blocks; diagonal is the coefficient m_ii.
+    numerators: see bidirectional
     """
+    out = None if numerators is None else numerators(q, k, v)
     q, k, v, *others = (piece.cut(t) for t in (q, k, v, *(den or ())))
 
     def weights(q, k):  # [B,H,M,W,W]
         return (q @ k.mT).tril() * diagonal
 
-    inside = weights(q, k)
-    out = piece.join(q @ mixed(k.mT @ v) + inside @ v)
+    if numerators is None:
+        inside = weights(q, k)
+        out = piece.join(q @ mixed(k.mT @ v) + inside @ v)
     if den is None:
         return out, None
     if others:

@@ -73,6 +73,19 @@ def refusal(name, tensors, weights, blocks, options):
     return _cuda_refusal(name, tensors, weights, blocks, options)
 
 
+def on_cuda(tensor):
+    """True for tensors that the kernels for CUDA take."""
+    return tensor.is_cuda
+
+
+def around(q):
+    """Arguments that PyTorch's operations take around the kernels for tensors such as q."""
+    angles = "query_angles", "key_angles"
+    if not on_cuda(q):
+        return *angles, "gain", "gate"
+    return angles if q.dtype is torch.float32 else ()
+
+
 @torch.compiler.assume_constant_result
 def _in_transform():
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -136,8 +149,10 @@ def _is_causal(name, blocks):
 def _rotary_refusal(name, tensors, weights, blocks, options):
     """The reason why the kernels for CUDA refuse rotary angles, or nothing."""
     normed = options.get("normalizer", "key_sum") != "none"
-    if tensors["q"].dtype is torch.float32:  # which PyTorch's operations rotate
-        return "query_angles is given with a normalizer, expected none in float32 on CUDA" * normed
+    if tensors["q"].dtype is torch.float32:  # which PyTorch's operations rotate and divide
+        packed = options.get("query_offsets") is not None
+        return ("query_angles is given with a normalizer and packed sequences, expected none in "
+                "float32 on CUDA") * (normed and packed)
     width = tensors["q"].shape[3]
     if width % 16 != 0:
         return f"query_angles is given with a width of {width}, expected a multiple of 16 on CUDA"

@@ -49,12 +49,13 @@ CUDA they accept bfloat16 and float16 with (D, E) of (32, 32), (48, 48), (48, 96
 (72, 72), (96, 48), (96, 96), (128, 128), (128, 256) and (256, 256), float32 with those of up to
 128, and the feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate
 themselves. Angles have D that is a multiple of 16, and causal calls with angles have no normaliser.
-In float32 PyTorch applies angles, of any even D, and no call with angles has a normaliser. Causal
+In float32 PyTorch applies angles, of any even D, and the denominators of calls with angles. Causal
 calls of (256, 256) have no gain. On CUDA they accept no normalizer_q or normalizer_k; rows are dense
-and begin at multiples of 16 bytes. Packed sequences there have max_queries and max_keys, or a grid,
-and in 16 bits no angles. Causal calls pass one tensor as query_offsets and key_offsets. Rows outside
-of all sequences, and rows after the first max_queries of a sequence, get outputs and gradients of 0.
-Masked and packed tensors, and those with a prefix, are copied once.
+and begin at multiples of 16 bytes. Packed sequences there have max_queries and max_keys, or a grid.
+In 16 bits they have no angles, in float32 no angles with a normaliser. Causal calls pass one tensor
+as query_offsets and key_offsets. Rows outside of all sequences, and rows after the first max_queries
+of a sequence, get outputs and gradients of 0. Masked and packed tensors, and those with a prefix,
+are copied once.
 Kernels have gradients in reverse mode, of first order, of all but the angles.
 "formula" is plain PyTorch (mhla_torch.formula), for any device, argument and kind of derivative.
 "auto", the default, takes the kernels if they accept the call, and otherwise the formula, with a
@@ -232,7 +233,6 @@ def sums_of(dtype):
 
 _TENSORS = ("normalizer_q", "normalizer_k", "gate")
 _PARAMETERS = ("query_map", "key_map", "query_angles", "key_angles", "gain")
-_AROUND = ("query_angles", "key_angles", "gain", "gate")
 _PACKED = ("query_offsets", "max_queries", "key_offsets", "max_keys")
 _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
@@ -280,18 +280,16 @@ def _call(name, backend, save, q, k, v, mixing, blocks, pattern, *, explain=Fals
         return out[0] if keep else out
 
     named = given | weights | options
-    if not any(argument in named for argument in _around(given["q"])):
+    if not any(argument in named for argument in kernels.around(given["q"])):
         return by_kernels(named | blocks)
-    inner = blocks | ({"mixing": named.pop("mixing")} if "mixing" in named else {})
-    run = functools.partial(formula.around, f"mhla::{name}", lambda **t: by_kernels(t | inner))
+    inner = blocks | ({"mixing": named["mixing"]} if "mixing" in named else {})
+    if kernels.on_cuda(q) and options.get("normalizer") != "none":
+        run = functools.partial(getattr(formula, name), **blocks, numerators=lambda *t: by_kernels(
+            dict(zip("qkv", t)) | inner | formula.NUMERATORS))
+    else:
+        named.pop("mixing", None)
+        run = functools.partial(formula.around, f"mhla::{name}", lambda **t: by_kernels(t | inner))
     return without_autocast(q, run, **named)
-
-
-def _around(q):
-    """Arguments that PyTorch's operations take around the kernels for tensors such as q."""
-    if not q.is_cuda:
-        return _AROUND
-    return ("query_angles", "key_angles") if q.dtype is torch.float32 else ()
 
 
 def _with_offsets(name, q, options):
@@ -377,7 +375,7 @@ def _form(name, tensors, weights, blocks, options):
     if not tensors["q"].is_cuda:
         return "cpu"
     ask = getattr(torch.ops.mhla, name + "_form")
-    left_out = _around(tensors["q"])
+    left_out = kernels.around(tensors["q"])
     if weights.keys() & left_out:  # PyTorch makes rows of q and k, and applies gain and gate
         left_out += "gain", "gate"
         tensors = {argument: t if argument == "v" else torch.empty_like(
