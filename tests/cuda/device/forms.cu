@@ -10,10 +10,12 @@ namespace {
 /// Calls work(streaming) with the streams of a call.
 template <class T, int D, int E, class Work>
 auto with_streaming(const StreamCall& c, const Work& work) {
+  const Index terms = c.op.decay_terms;
+  const Index rows = terms > 0 ? 2 : c.blocks, columns = terms > 0 ? terms : c.blocks;
+  const MatrixView<const float> mixing(c.mixing, rows, columns, columns);
   return with_operator(c, [&]<class O>(const O& op) {
-    return work(mhla::cuda::Streaming<D, E, number_t<T>, O>(
-        c.batch, c.heads, c.block_length,
-        MatrixView<const float>(c.mixing, c.blocks, c.blocks, c.blocks), op));
+    return work(
+        mhla::cuda::Streaming<D, E, number_t<T>, O>(c.batch, c.heads, c.block_length, mixing, op));
   });
 }
 

@@ -49,7 +49,7 @@ struct StreamCall {
   mhla::cuda::Operator op;
   mhla::cuda::ConstTokenTensor q, k, v;
   mhla::cuda::TokenTensor o;
-  const float* mixing;  ///< [M, M]
+  const float* mixing;  ///< [M, M], or decaying terms [2, R]
   void* state;
   std::size_t state_bytes;
   const std::int32_t* sequence_of = nullptr;  ///< the items of a step, on the device
