@@ -27,9 +27,10 @@ inline std::set<std::string>& forms_seen() {
 /// Runs a shape with all kernels that this device has. A plan for one multiprocessor favours fused
 /// forms.
 template <class T, int D, int E>
-void check(const CallShape& shape, std::int32_t multiprocessors = 1) {
+void check(const CallShape& shape, std::int32_t multiprocessors = 1,
+           Selected which = Selected::kAll) {
   const Stream stream;
-  DeviceCall<T, D, E> call(shape, next_seed());
+  DeviceCall<T, D, E> call(shape, next_seed(), which);
   for (const mhla::cuda::Device& device : targets(multiprocessors)) {
     call.plan_for(device);
     forms_seen().insert(call.form());

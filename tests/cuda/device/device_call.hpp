@@ -13,6 +13,7 @@
 #include "cuda/device/check.hpp"
 #include "cuda/device/device_bytes.hpp"
 #include "cuda/device/forms.hpp"
+#include "support/cuda/masked_tokens.hpp"
 #include "support/cuda/random_call.hpp"
 #include "support/cuda/reference.hpp"
 
@@ -66,13 +67,58 @@ bool head_is_right(const std::string& text, int b, int h, const cuda_test::Expec
   return relative <= kLargestError;
 }
 
+/// Tokens that a call has.
+enum class Selected {
+  kAll,
+  kMasked,  ///< those of cuda_test::mask_some()
+  kPacked   ///< all, of items packed into one; for layout 0
+};
+
+/// Offsets of items of `tokens` tokens.
+inline std::vector<std::int32_t> equal_offsets(int items, int tokens) {
+  std::vector<std::int32_t> offsets;
+  for (int i = 0; i <= items; ++i) offsets.push_back(i * tokens);
+  return offsets;
+}
+
+/// Masks and offsets of a call on the device.
+class Selection {
+ public:
+  template <class T>
+  Selection(const Call<T>& call, Selected which)
+      : queries_(call.query_keep.raw(), call.query_keep.bytes()),
+        keys_(call.key_keep.raw(), call.key_keep.bytes()) {
+    if (which != Selected::kPacked) return;
+    const auto offsets = equal_offsets(call.q.batches(), call.q.tokens());
+    offsets_ = DeviceBytes(offsets.data(), offsets.size() * 4);
+  }
+  void add_to(FormCall& call) {
+    const auto mask = [](DeviceBytes& bytes) {
+      return bytes.size() > 0 ? reinterpret_cast<const bool*>(bytes.data()) : nullptr;
+    };
+    call.query_mask = mask(queries_);
+    call.key_mask = mask(keys_);
+    if (offsets_.size() > 0) call.offsets = reinterpret_cast<const std::int32_t*>(offsets_.data());
+  }
+
+ private:
+  DeviceBytes queries_, keys_, offsets_{0};
+};
+
+/// Masks tokens of a random call.
+template <class AnyCall>
+AnyCall masked(AnyCall call, const CallShape& shape, Selected which) {
+  if (which == Selected::kMasked) cuda_test::mask_some(call, static_cast<int>(shape.block[2]));
+  return call;
+}
+
 /// A random call on the device. Input tensors lie between guard zones; the output starts as NaN.
 template <class T, int D, int E>
 class DeviceCall {
  public:
-  DeviceCall(const CallShape& shape, std::uint64_t seed)
+  DeviceCall(const CallShape& shape, std::uint64_t seed, Selected which = Selected::kAll)
       : shape_(shape),
-        host_(cuda_test::random_call<T, D, E>(shape, seed)),
+        host_(masked(cuda_test::random_call<T, D, E>(shape, seed), shape, which)),
         q_(host_.q.raw(), host_.q.bytes()),
         k_(host_.k.raw(), host_.k.bytes()),
         v_(host_.v.raw(), host_.v.bytes()),
@@ -83,7 +129,10 @@ class DeviceCall {
         gate_(host_.gate.raw(), host_.gate.bytes()),
         query_angles_(host_.query_angles.raw(), host_.query_angles.bytes()),
         key_angles_(host_.key_angles.raw(), host_.key_angles.bytes()),
-        call_(make_call()) {}
+        selection_(host_, which),
+        call_(make_call()) {
+    selection_.add_to(call_);
+  }
 
   /// Plans for a device and poisons the output.
   void plan_for(mhla::cuda::Device device) {
@@ -204,6 +253,7 @@ class DeviceCall {
   CallShape shape_;
   Call<T> host_;
   DeviceBytes q_, k_, v_, o_, mixing_, pattern_, gain_, gate_, query_angles_, key_angles_;
+  Selection selection_;
   FormCall call_;
   FormPlan plan_{};
   DeviceBytes workspace_{0};

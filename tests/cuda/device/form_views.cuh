@@ -45,22 +45,30 @@ TensorView<Number> view(const mhla::cuda::BasicTokenTensor<Byte>& x, Index batch
 
 /// Inputs q, k and v of a call.
 template <class T, int D, int E, class Call>
-mhla::cuda::Inputs<number_t<T>> inputs(const Call& c, Index queries, Index keys) {
+mhla::cuda::Inputs<number_t<T>> inputs(const Call& c, Index items, Index queries, Index keys) {
   using Number = const number_t<T>;
-  return {view<Number>(c.q, c.batch, queries, c.heads, D),
-          view<Number>(c.k, c.batch, keys, c.heads, D),
-          view<Number>(c.v, c.batch, keys, c.heads, E)};
+  return {view<Number>(c.q, items, queries, c.heads, D), view<Number>(c.k, items, keys, c.heads, D),
+          view<Number>(c.v, items, keys, c.heads, E)};
 }
 
-/// Inputs with the gain and the gate of a call.
+/// A tensor [items, query rows, H, E] of a call.
+template <class Number, int E, class Byte>
+TensorView<Number> output_view(const FormCall& c, const mhla::cuda::BasicTokenTensor<Byte>& x) {
+  return view<Number>(x, c.items(), c.query_rows(), c.heads, E);
+}
+
+/// Inputs with the gain, the gate, masks and offsets of a call.
 template <class T, int D, int E>
 mhla::cuda::Inputs<number_t<T>> inputs(const FormCall& c) {
-  auto in = inputs<T, D, E>(c, c.queries(), c.keys());
+  auto in = inputs<T, D, E>(c, c.items(), c.query_rows(), c.key_rows());
   in.query_prefix = c.query_prefix;
   in.key_prefix = c.key_prefix;
   if (c.gain != nullptr) in.gain = {c.gain, E};
-  if (c.gate.data != nullptr) {
-    in.gate = view<const number_t<T>>(c.gate, c.batch, c.queries(), c.heads, E);
+  if (c.gate.data != nullptr) in.gate = output_view<const number_t<T>, E>(c, c.gate);
+  if (c.query_mask != nullptr) in.query_mask = {c.query_mask, c.batch, c.queries(), c.queries()};
+  if (c.key_mask != nullptr) in.key_mask = {c.key_mask, c.batch, c.keys(), c.keys()};
+  if (c.offsets != nullptr) {
+    in.query_offsets = in.key_offsets = {c.offsets, static_cast<std::size_t>(c.batch) + 1};
   }
   return in;
 }
@@ -95,7 +103,7 @@ auto with_operator(const Call& c, const Work& work) {
 template <class T, int D, int E, class R>
 FormPlan plan_form(const FormCall& c, const R& rotary) {
   const auto in = inputs<T, D, E>(c);
-  const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
+  const auto out = output_view<number_t<T>, E>(c, c.o);
   const mhla::cuda::Plan plan = with_operator(c, [&](const auto& op) {
     if (c.causal) {
       return mhla::cuda::causal_plan<D, E>(in, c.query_blocks, op, out, c.device, rotary);
@@ -111,7 +119,7 @@ FormPlan plan_form(const FormCall& c, const R& rotary) {
 template <class T, int D, int E, class R>
 void run_form(const FormCall& c, const R& rotary, cudaStream_t stream) {
   const auto in = inputs<T, D, E>(c);
-  const auto out = view<number_t<T>>(c.o, c.batch, c.queries(), c.heads, E);
+  const auto out = output_view<number_t<T>, E>(c, c.o);
   const mhla::cuda::MixingMatrices<const float> mixing = mixing_of(c);
   const mhla::Workspace workspace = memory(c.workspace, c.workspace_bytes);
   with_operator(c, [&](const auto& op) {

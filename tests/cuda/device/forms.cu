@@ -50,7 +50,7 @@ void Forms<T, D, E>::start(const StreamCall& c, std::int64_t sequence, cudaStrea
 
 template <class T, int D, int E>
 void Forms<T, D, E>::step(const StreamCall& c, cudaStream_t stream) {
-  const auto in = inputs<T, D, E>(c, 1, 1);
+  const auto in = inputs<T, D, E>(c, c.batch, 1, 1);
   const auto out = view<number_t<T>>(c.o, c.batch, 1, c.heads, E);
   const mhla::Workspace state = memory(c.state, c.state_bytes);
   with_streaming<T, D, E>(c, [&](const auto& x) {
@@ -68,7 +68,8 @@ std::size_t Forms<T, D, E>::prefill_bytes(const StreamCall& c, std::int64_t seen
   const auto out = view<number_t<T>>(c.o, c.batch, tokens, c.heads, E);
   return with_streaming<T, D, E>(c, [&](const auto& x) {
     return x
-        .prefill_plan(seen, inputs<T, D, E>(c, tokens, tokens), out, mhla::cuda::current_device())
+        .prefill_plan(seen, inputs<T, D, E>(c, c.batch, tokens, tokens), out,
+                      mhla::cuda::current_device())
         .workspace_bytes;
   });
 }
@@ -78,8 +79,9 @@ void Forms<T, D, E>::prefill(const StreamCall& c, std::int64_t seen, std::int64_
                              void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
   const auto out = view<number_t<T>>(c.o, c.batch, tokens, c.heads, E);
   with_streaming<T, D, E>(c, [&](const auto& x) {
-    x.prefill(0, seen, inputs<T, D, E>(c, tokens, tokens), out, memory(c.state, c.state_bytes),
-              memory(workspace, workspace_bytes), mhla::cuda::current_device(), stream);
+    x.prefill(0, seen, inputs<T, D, E>(c, c.batch, tokens, tokens), out,
+              memory(c.state, c.state_bytes), memory(workspace, workspace_bytes),
+              mhla::cuda::current_device(), stream);
   });
 }
 

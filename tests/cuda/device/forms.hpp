@@ -34,9 +34,16 @@ struct FormCall {
   std::int32_t query_prefix = 0, key_prefix = 0;  ///< tokens before the blocks
   const std::uint32_t* pattern = nullptr;         ///< of mixing matrices, on the device
   bool own_maps = false;                          ///< those of cuda_test::CallShape
+  const bool* query_mask = nullptr;               ///< [B, Nq], on the device
+  const bool* key_mask = nullptr;                 ///< [B, Nk], on the device
+  const std::int32_t* offsets = nullptr;          ///< of the items, packed into one, on the device
 
   std::int64_t queries() const { return query_prefix + query_blocks.tokens(); }
   std::int64_t keys() const { return key_prefix + key_blocks.tokens(); }
+  /// Batch items and tokens of tensors. Packed tensors have one item.
+  std::int64_t items() const { return offsets == nullptr ? batch : 1; }
+  std::int64_t query_rows() const { return offsets == nullptr ? queries() : batch * queries(); }
+  std::int64_t key_rows() const { return offsets == nullptr ? keys() : batch * keys(); }
   /// Rows and columns of a mixing matrix.
   std::int64_t rows() const { return (query_prefix > 0 ? 1 : 0) + query_blocks.blocks(); }
   std::int64_t columns() const { return (key_prefix > 0 ? 1 : 0) + key_blocks.blocks(); }

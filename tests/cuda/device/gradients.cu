@@ -12,23 +12,19 @@ template <class T, int D, int E, class Work>
 auto with_arguments(const GradientFormCall& c, const Work& work) {
   using Number = number_t<T>;
   const FormCall& f = c.forward;
-  const Index queries = f.queries(), keys = f.keys();
+  const Index queries = f.query_rows(), keys = f.key_rows();
   const auto [rows, columns] = mixing_shape(f);
   mhla::cuda::Gradients<Number> gradients{
-      .q = view<Number>(c.dq, f.batch, queries, f.heads, D),
-      .k = view<Number>(c.dk, f.batch, keys, f.heads, D),
-      .v = view<Number>(c.dv, f.batch, keys, f.heads, E),
+      .q = view<Number>(c.dq, f.items(), queries, f.heads, D),
+      .k = view<Number>(c.dk, f.items(), keys, f.heads, D),
+      .v = view<Number>(c.dv, f.items(), keys, f.heads, E),
       .mixing = {{c.dmixing, rows, columns, columns}, f.head_stride, f.item_stride}};
   if (f.gain != nullptr) gradients.gain = {c.dgain, E};
-  if (f.gate.data != nullptr) {
-    gradients.gate = view<Number>(c.dgate, f.batch, queries, f.heads, E);
-  }
+  if (f.gate.data != nullptr) gradients.gate = output_view<Number, E>(f, c.dgate);
   mhla::cuda::Kept<Number> kept;
-  if (c.out.data != nullptr) {
-    kept.out = view<const Number>(c.out, f.batch, queries, f.heads, E);
-  }
+  if (c.out.data != nullptr) kept.out = output_view<const Number, E>(f, c.out);
   const auto in = inputs<T, D, E>(f);
-  const auto dout = view<const Number>(c.dout, f.batch, queries, f.heads, E);
+  const auto dout = output_view<const Number, E>(f, c.dout);
   if constexpr (D != 72 && !std::is_same_v<T, float>) {
     if (c.rotary) {
       const mhla::cuda::Rotary rotary{{f.query_angles, queries, D, D}, {f.key_angles, keys, D, D}};

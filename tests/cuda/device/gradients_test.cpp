@@ -15,6 +15,7 @@ namespace {
 
 using cuda_test::CallShape;
 using device_test::DeviceBytes;
+using device_test::Selected;
 using mhla::cuda::Denominator;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::Matrices;
@@ -24,9 +25,9 @@ using mhla::cuda::Precision;
 template <class T, int D, int E>
 class DeviceGradient {
  public:
-  DeviceGradient(const CallShape& shape, std::uint64_t seed)
+  DeviceGradient(const CallShape& shape, std::uint64_t seed, Selected which)
       : shape_(shape),
-        host_(cuda_test::random_gradient_call<T, D, E>(shape, seed)),
+        host_(masked_call(shape, seed, which)),
         got_(host_, shape.layout),
         inputs_{{host_.q.raw(), host_.q.bytes()},
                 {host_.k.raw(), host_.k.bytes()},
@@ -37,7 +38,8 @@ class DeviceGradient {
                 {host_.gate.raw(), host_.gate.bytes()},
                 {host_.query_angles.raw(), host_.query_angles.bytes()},
                 {host_.key_angles.raw(), host_.key_angles.bytes()},
-                {host_.bits.data(), host_.bits.bytes()}} {
+                {host_.bits.data(), host_.bits.bytes()}},
+        selection_(host_, which) {
     for (DeviceBytes& place : places_) place = DeviceBytes(0);
     const std::size_t bytes[] = {got_.q.bytes(),    got_.k.bytes(),      got_.v.bytes(),
                                  got_.gate.bytes(), got_.mixing.bytes(), got_.gain.bytes()};
@@ -82,6 +84,14 @@ class DeviceGradient {
   }
 
  private:
+  static cuda_test::GradientCall<T> masked_call(const CallShape& shape, std::uint64_t seed,
+                                                Selected which) {
+    auto call =
+        device_test::masked(cuda_test::random_gradient_call<T, D, E>(shape, seed), shape, which);
+    if (which == Selected::kMasked) cuda_test::spoil_masked(call.dout, call.query_keep);
+    return call;
+  }
+
   device_test::GradientFormCall make_call(mhla::cuda::Device device) {
     const auto blocks = [](const mhla::GridShape& n, const mhla::GridShape& w) {
       const auto size = [](mhla::Index x) { return static_cast<std::int32_t>(x); };
@@ -121,6 +131,7 @@ class DeviceGradient {
                        ? reinterpret_cast<const std::uint32_t*>(inputs_[9].data())
                        : nullptr,
         .own_maps = shape_.own_maps};
+    selection_.add_to(call.forward);
     call.dout = at(host_.dout.input(), inputs_[4]);
     call.dq = at(got_.q.output(), places_[0]);
     call.dk = at(got_.k.output(), places_[1]);
@@ -138,14 +149,16 @@ class DeviceGradient {
   DeviceBytes inputs_[10];
   DeviceBytes places_[6] = {DeviceBytes(0), DeviceBytes(0), DeviceBytes(0),
                             DeviceBytes(0), DeviceBytes(0), DeviceBytes(0)};
+  device_test::Selection selection_;
 };
 
 /// Checks a shape with all kernels that this device has.
 template <class T, int D, int E>
-void check(const CallShape& shape, std::int32_t multiprocessors = 1) {
+void check(const CallShape& shape, std::int32_t multiprocessors = 1,
+           Selected which = Selected::kAll) {
   static std::uint64_t seed = device_test::first_seed();
   const device_test::Stream stream;
-  DeviceGradient<T, D, E> call(shape, seed++);
+  DeviceGradient<T, D, E> call(shape, seed++, which);
   for (const mhla::cuda::Device& device : device_test::targets(multiprocessors)) {
     call.check(device, stream);
   }
@@ -163,6 +176,22 @@ void of_partitions() {
     check<T, D, E>({.tokens = 90, .block = 30, .key_tokens = {20, 18}, .key_block = {4, 3}});
     check<T, D, E>({.batch = 2, .heads = 2, .tokens = {14, 14}, .block = {7, 7}, .prefix = 1});
     check<T, D, E>({.tokens = 300, .block = 64, .causal = true, .layout = 1, .prefix = 5});
+  });
+}
+
+void of_selected_tokens() {
+  device_test::for_each_kind([]<class T, int D, int E>() {
+    for (const Selected which : {Selected::kMasked, Selected::kPacked}) {
+      for (const int tokens : {64, 600}) {
+        for (const bool is_causal : {false, true}) {
+          CallShape shape{.batch = 3, .heads = 2, .tokens = tokens, .block = tokens / 4};
+          shape.causal = is_causal;
+          shape.op.key_map = FeatureMap::elu_plus_one();
+          shape.op.eps = 0.5f;
+          check<T, D, E>(shape, 1, which);
+        }
+      }
+    }
   });
 }
 
@@ -306,6 +335,7 @@ void of_many_heads() {
 int main(int count, char** arguments) {
   return device_test::run_tests({{"Gradients.OfPartitions", of_partitions},
                                  {"Gradients.OfNormalizersAndMaps", of_normalizers_and_maps},
+                                 {"Gradients.OfSelectedTokens", of_selected_tokens},
                                  {"Gradients.OfOwnMaps", of_own_maps},
                                  {"Gradients.Causal", causal},
                                  {"Gradients.MatricesOfHeads", matrices_of_heads},
