@@ -17,6 +17,7 @@ LAYERS = (  # layers that the kernels take, and their channels
     (lambda: mhla_torch.Video(128, 2, (4, 4, 4), (2, 2, 2), lepe=True), 128),
     (lambda: mhla_torch.Video(256, 2, (4, 4, 4), (2, 2, 2), normalize=True), 256),
     (lambda: mhla_torch.Language(512, 2, 16, 4), 512),
+    (lambda: mhla_torch.Language(512, 2, 16, decays=2), 512),
     (lambda: mhla_torch.Language(512, 2, 16, 4, "elu", convolution=4), 512))
 built_for_cuda = pytest.mark.skipif(not mhla_torch.cuda_built(), reason=kernels.WITHOUT_CUDA)
 on_device = pytest.mark.skipif(not (mhla_torch.cuda_built() and torch.cuda.is_available()),

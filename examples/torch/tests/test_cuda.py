@@ -270,6 +270,7 @@ def test_layers_take_the_kernels(with_kernels, monkeypatch, make, channels, trai
     (lambda: mhla_torch.Vision(144, 2, (8, 8), (4, 4), "raster"), 144),
     (lambda: mhla_torch.Video(128, 2, (4, 4, 4), (2, 2, 2), lepe=True), 128),
     (lambda: mhla_torch.Video(256, 2, (4, 4, 4), (2, 2, 2), normalize=True), 256),
+    (lambda: mhla_torch.Language(192, 2, 16, decays=2), 192),
     (lambda: mhla_torch.Language(192, 2, 16, 4, convolution=4), 192)))
 def test_layers_of_float32_take_the_kernels(with_kernels, monkeypatch, make, channels):
     """Checks that PyTorch's operations rotate, normalise and gate around one call of kernels."""

@@ -14,9 +14,9 @@ CHUNK, CHUNKS = 4, 4  # up to 16 tokens
 def layer_of(dtype=torch.float64, **options):
     """A layer of one head of widths (128, 256), which the kernels take if its type has 16 bits."""
     torch.manual_seed(0)
-    layer = mhla_torch.Language(256, 1, CHUNK, CHUNKS, **options)
+    layer = mhla_torch.Language(256, 1, **({"chunk": CHUNK, "chunks": CHUNKS} | options))
     with torch.no_grad():
-        layer.mixing_matrix.uniform_()
+        layer.matrix().uniform_()
     layer.constrain_()
     return layer.requires_grad_(False).to(dtype)
 
@@ -78,6 +78,71 @@ def test_streams_equal_the_whole_sequence(streams, calls, convolution, feature_m
         expect_near(out, whole[:len(out)])
     assert state.positions.tolist() == [len(out) for out in outputs]
     assert state.counts in (None, state.positions.tolist())
+
+
+ENDLESS = {  # in chunks of 2 tokens: the device counts blocks anew after the fourth
+    "own-positions": [([0], 9), ([1, 2], 3), (None, 1), ([2, 0], 1), (None, 4)],
+    "tensors": [(None, 7), (torch.tensor([2, 1]), 1), ([0], 1), (torch.tensor([2, 0]), 2),
+                (None, 3)],
+}
+
+
+def endless(dtype=torch.float64, **options):
+    """A layer of decaying terms, without a largest length."""
+    return layer_of(dtype, chunk=2, chunks=None, decays=3, **options)
+
+
+@pytest.mark.parametrize("convolution", (0, 4))
+@pytest.mark.parametrize("calls", ENDLESS.values(), ids=ENDLESS)
+def test_decaying_terms_have_no_largest_length(calls, convolution):
+    layer, x = endless(convolution=convolution), tokens(3, 15)
+    for out, whole in zip(decode(layer, layer.start(3), x, calls), layer(x)):
+        torch.testing.assert_close(out, whole[:len(out)], rtol=1e-12, atol=1e-12)
+
+
+def test_decaying_terms_learn_by_decoding():
+    """Gradients that PyTorch's operations record are those of the whole sequence."""
+    layer, x = endless().requires_grad_(), tokens(1, 10)
+    state, weights = layer.start(1), [layer.mixing, layer.k_proj.weight]
+    parts = [layer.append(state, part) for part in x.split((7, 3), 1)]
+    results = [torch.autograd.grad(out.square().sum(), weights)
+               for out in (torch.cat(parts, 1), layer(x))]
+    for ours, exact in zip(*results):
+        torch.testing.assert_close(ours, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("calls", ENDLESS.values(), ids=ENDLESS)
+def test_streams_by_decaying_terms_have_no_end(streams, calls):
+    layer, x = endless(torch.bfloat16), tokens(3, 15, torch.bfloat16)
+    state = layer.start(3)
+    assert isinstance(state, decoding.StreamState)
+    exact = endless(backend="formula")(x.double())
+    outputs = decode(layer, state, x, calls)
+    for out, whole in zip(outputs, exact):
+        expect_near(out, whole[:len(out)])
+    assert state.positions.tolist() == [len(out) for out in outputs]
+
+
+def test_states_by_decaying_terms_are_selected_and_restored(streams):
+    layer, x = endless(torch.bfloat16), tokens(3, 11, torch.bfloat16)
+    state = layer.start(3)
+    layer.append(state, x[:, :9])
+    saved, best = state.clone(), state.select([2, 0])
+    expected = layer.append(state, x[:, 9:])
+    assert torch.equal(layer.append(best, x[[2, 0], 9:]), expected[[2, 0]])
+    state.copy_(saved)
+    assert torch.equal(layer.append(state, x[:, 9:]), expected)
+    state.restart([1])
+    again = layer.append(state, x[1:2, :9], [1])
+    assert torch.equal(again, layer.append(layer.start(1), x[1:2, :9]))
+
+
+@pytest.mark.parametrize("sizes, sentence", (
+    ({"chunks": 4, "decays": 2}, "chunks is 4, expected none, as decays is given"),
+    ({}, "chunks is None, expected a number, or decays")))
+def test_a_layer_has_blocks_or_decays(sizes, sentence):
+    with pytest.raises(ValueError, match="Language: " + sentence):
+        mhla_torch.Language(256, 1, CHUNK, **sizes)
 
 
 @pytest.fixture(params=("formula", "kernels"))
@@ -265,12 +330,16 @@ OPERATORS = torch.ops.mhla
     ({"state": torch.zeros(9, dtype=torch.uint8)}, "state is too small"),
     ({"mixing": torch.ones(2, 3)}, r"mixing has shape \[2, 3\], expected \[2, 2\]"),
     ({"feature_map": "exp"}, 'feature_map is "exp", expected relu, elu_plus_one or identity'),
+    ({"mixing": torch.ones(3, 2), "decaying": True},
+     r"mixing has shape \[3, 2\], expected \[2, 2\]"),
+    ({"mixing": torch.ones(2, 33), "decaying": True},
+     "mixing has 33 decaying terms, expected 1 to 32"),
     ({"sequence_of": torch.zeros(1, dtype=torch.int32)}, "sequence_of has 1 numbers, expected 2"),
     ({"sequence_of": torch.zeros(2, dtype=torch.int64)}, "sequence_of has type Long, expected Int"),
 ))
 def test_errors_name_the_argument(emulated, wrong, sentence):
     q, v = torch.zeros(2, 1, 1, 128).bfloat16(), torch.zeros(2, 1, 1, 256).bfloat16()
-    parts = OPERATORS.stream_parts(q, 2, 1, 128, 256, 2, 4)
+    parts = OPERATORS.stream_parts(q, 2, 1, 128, 256, 2, 4, 2)  # also enough without terms
     state = torch.zeros(parts[-1], dtype=torch.uint8)
     named = {"state": state, "q": q, "k": q, "v": v, "mixing": torch.ones(2, 2), "block": 4,
              "sequences": 2}
@@ -305,7 +374,10 @@ def test_tells_the_parts_of_states_that_there_are(emulated):
     assert sum(3 * size for size in sizes) <= parts[-1] < sum(3 * size + 256 for size in sizes)
     assert all(begin % 256 == 0 for begin in begins) and begins == sorted(begins)
     assert OPERATORS.stream_parts(torch.zeros(1), 1, 2, 64, 64, 5, 7)[1::2] == sizes
+    of_terms = OPERATORS.stream_parts(torch.zeros(1), 3, 2, 64, 64, 5, 7, 3)
+    assert of_terms[1::2][-2:] == [2 * 3 * 64 * 64 * 4, 2 * 3 * 64 * 4]
+    assert OPERATORS.stream_parts(torch.zeros(1), 3, 2, 64, 64, 9, 7, 3) == of_terms
     for wrong in ((3, 2, 64, 72, 5, 7), (3, 2, 96, 72, 5, 7), (-1, 2, 64, 64, 5, 7),
-                  (3, 0, 64, 64, 5, 7)):
+                  (3, 0, 64, 64, 5, 7), (3, 2, 64, 64, 5, 7, 33), (3, 2, 64, 64, 5, 7, -1)):
         with pytest.raises(RuntimeError, match="stream_parts.*expected"):
             OPERATORS.stream_parts(torch.zeros(1), *wrong)

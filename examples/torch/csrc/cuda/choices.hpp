@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <iterator>
+#include <mhla/cuda/kernel/parameters.cuh>
 #include <mhla/cuda/kernel/widths.cuh>
 #include <mhla/cuda/launch/problem.cuh>
 #include <optional>
@@ -72,6 +73,20 @@ inline Denominator denominator(const char* function, const std::string& name) {
   if (name == "cross_query") return Denominator::kCrossQuery;
   fail<mhla::option_error>(function, "normalizer", "is \"" + name + "\"",
                            "none, key_sum or cross_query");
+}
+
+/// \throws option_error for a number of decaying terms without kernels.
+[[noreturn]] inline void fail_terms(const char* function, const char* argument, Index count) {
+  fail<mhla::option_error>(function, argument, "has " + std::to_string(count) + " decaying terms",
+                           "1 to " + std::to_string(mhla::cuda::DecayArray::kMost) + " on CUDA");
+}
+
+/// Returns the number of decaying terms [.., 2, R].
+/// \throws option_error for a number without kernels.
+inline Index decay_terms(const char* function, const Tensor& mixing) {
+  const Index axes = mixing.dim(), count = axes > 0 ? mixing.size(axes - 1) : 0;
+  if (count < 1 || count > mhla::cuda::DecayArray::kMost) fail_terms(function, "mixing", count);
+  return count;
 }
 
 /// For each pair of widths, true if kernels take float32 tensors.

@@ -42,13 +42,15 @@ class Decoding {
     const auto map = from.take<std::string>(), sums = from.take<std::string>();
     const auto eps = from.take<double>(), scale = from.take<double>();
     const FeatureMap features = feature_map(function_, map, from.take<double>());
+    expect_type(function_, "mixing", mixing_, ScalarType::Float, 2);
+    const Index terms = from.take<bool>() ? decay_terms(function_, mixing_) : 0;
     op_ = {.query_map = features,
            .key_map = features,
            .denominator = denominator(function_, sums),
            .eps = static_cast<float>(eps),
-           .scale = static_cast<float>(scale)};
+           .scale = static_cast<float>(scale),
+           .decay_terms = static_cast<std::int32_t>(terms)};
     (void)expect_types(function_, q_, k_, v_, false);
-    expect_type(function_, "mixing", mixing_, ScalarType::Float, 2);
     expect_type(function_, "state", state_, ScalarType::Byte, 1);
     expect_one_device<Place>(function_, q_,
                              {{"k", k_},
@@ -145,13 +147,17 @@ void stream_step(StableIValue* stack, std::uint64_t, std::uint64_t) {
       }));
 }
 
-/// (like, sequences, heads, features, values, blocks, block) -> first byte, and bytes per sequence,
-/// of each part of a state; bytes of the state
+/// (like, sequences, heads, features, values, blocks, block, terms) -> first byte, and bytes per
+/// sequence, of each part of a state; bytes of the state. With decaying terms `blocks` is not read.
 inline void stream_parts(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
   (void)from.take<Tensor>();
   std::array<Index, 6> sizes;
   for (Index& size : sizes) size = from.take<std::int64_t>();
+  const auto terms = from.take<std::int64_t>();
+  if (terms < 0 || terms > mhla::cuda::DecayArray::kMost)
+    fail_terms("stream_parts", "terms", terms);
+  if (terms > 0) sizes[4] = 2;  // blocks whose summaries are kept
   const auto [sequences, heads, d, e, blocks, block] = sizes;
   constexpr Index kMany = 256;  // sequences of which no part is rounded up
   for (const Index& size : sizes) {
@@ -162,17 +168,17 @@ inline void stream_parts(StableIValue* stack, std::uint64_t, std::uint64_t) {
   }
   expect_widths("stream_parts", "(features, values)", d, e);
   mhla::detail::checked_product("stream_parts", "state",
-                                {sequences + kMany, heads, blocks + 2, d * e * 4});
+                                {sequences + kMany, heads, blocks + 2 + terms, d * e * 4});
   mhla::detail::checked_product("stream_parts", "state",
                                 {sequences + kMany, heads, block, (d + e) * 2});
   const auto begins = [&](Index count) {
-    const auto layout =
-        mhla::cuda::streaming_state_layout(count * heads, blocks, block, static_cast<int>(d),
-                                           static_cast<int>(e), mhla::cuda::Precision::kSingle);
-    return std::array{
-        std::int64_t{0},     layout.mixture_high, layout.mixture_low,     layout.mixture_key_sum,
-        layout.summary_high, layout.summary_low,  layout.summary_key_sum, layout.keys,
-        layout.values,       layout.bytes};
+    const auto layout = mhla::cuda::streaming_state_layout(count * heads, blocks, block,
+                                                           static_cast<int>(d), static_cast<int>(e),
+                                                           mhla::cuda::Precision::kSingle, terms);
+    return std::array{std::int64_t{0},        layout.mixture_high,  layout.mixture_low,
+                      layout.mixture_key_sum, layout.summary_high,  layout.summary_low,
+                      layout.summary_key_sum, layout.keys,          layout.values,
+                      layout.terms,           layout.term_key_sums, layout.bytes};
   };
   const auto places = begins(sequences), of_many = begins(kMany);
   std::vector<std::int64_t> parts;

@@ -11,6 +11,7 @@
 
 #include "../arguments.hpp"
 #include "../blocks.hpp"
+#include "choices.hpp"
 
 namespace mhla_torch {
 
@@ -89,7 +90,8 @@ struct Causal {
 
   Partition partition(Index queries, Index) const {
     const TokenBlocks blocks = mhla::cuda::contiguous(queries, block);
-    return {blocks, blocks, true, !decaying, !decaying, 0, 0, decaying ? terms() : 0};
+    const Index terms = decaying ? decay_terms(kName, *mixing) : 0;
+    return {blocks, blocks, true, !decaying, !decaying, 0, 0, terms};
   }
 
   bool any_queries() const { return true; }
@@ -99,16 +101,6 @@ struct Causal {
   std::int64_t block;
   bool decaying;  ///< mixing has terms, weights and decays
   std::optional<Tensor> pattern;
-
- private:
-  /// Number of decaying terms.
-  Index terms() const {
-    constexpr Index kMost = mhla::cuda::DecayArray::kMost;
-    const Index axes = mixing->dim(), count = axes > 0 ? mixing->size(axes - 1) : 0;
-    if (count >= 1 && count <= kMost) return count;
-    fail<mhla::option_error>(kName, "mixing", "has " + std::to_string(count) + " decaying terms",
-                             "1 to " + std::to_string(kMost) + " on CUDA");
-  }
 };
 
 /// Linear attention: MHLA whose blocks are all mixed with weights of 1.

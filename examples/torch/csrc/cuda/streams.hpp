@@ -20,7 +20,7 @@ struct StreamCall {
   mhla::TensorView<std::byte> out;            ///< [n, N, H, E]
   mhla::Index sequences;                      ///< that the state has
   mhla::Index block;                          ///< tokens of a block
-  mhla::MatrixView<const float> mixing;       ///< [M, M], dense rows
+  mhla::MatrixView<const float> mixing;       ///< [M, M], or decaying terms [2, R]; dense rows
   mhla::cuda::Operator op;
   mhla::Workspace state;
 };

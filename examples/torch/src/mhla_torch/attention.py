@@ -66,8 +66,7 @@ class MHLA(nn.Module):
             mixing = near[len(near) // 2].view(self.offsets)
             mixing = torch.ones_like(mixing) if causal else mixing
         elif decays:
-            apart = 0.5 ** torch.arange(1., decays + 1)
-            mixing = torch.stack([apart / decays, 1 - apart])
+            mixing = decaying_terms(decays)
         else:
             mixing = uniform_causal(counts[0]) if causal else with_prefix(
                 operators.locality(counts), prefix)
@@ -203,6 +202,12 @@ def _expect_axes(offsets, counts):
     if len(offsets) != len(counts):
         raise ValueError(f"MHLA: offsets is {offsets}, expected a number for each of the "
                          f"{len(counts)} axes of the blocks")
+
+
+def decaying_terms(count):
+    """R weights and decays 1/2, 3/4, ...; the coefficients of each term sum to 1 / R.   # [2,R]"""
+    apart = 0.5 ** torch.arange(1., count + 1)
+    return torch.stack([apart / count, 1 - apart])
 
 
 def uniform_causal(blocks):

@@ -59,7 +59,8 @@ class State:
 class LanguageState(State):
     """State of PyTorch's operations. An append replaces its tensors, which may have gradients.
 
-    summaries: [M,B,H,D,E], of complete chunks; at least float32
+    summaries: [M,B,H,D,E], of complete chunks; at least float32. With decaying terms [R,B,H,D,E]:
+        the sum of each term over complete chunks, for the next chunk
     mixture: [B,H,D,E], mixture of summaries that the open chunk reads
     open_summary: [B,H,D,E], summary of the open chunk
     inputs: name: the last tokens that a convolution reads, [B,taps - 1,width]
@@ -112,7 +113,7 @@ class StreamState(State):
 
     def __init__(self, like, batch, sizes, inputs):
         """like: a tensor of the device and of the type of q, k and v
-        sizes: heads, features, values, blocks and tokens of a block
+        sizes: heads, features, values, blocks, tokens of a block and decaying terms
         """
         self.dtype, self.sizes, self.counts, self.inputs = like.dtype, sizes, [0] * batch, inputs
         self.parts = torch.ops.mhla.stream_parts(like, batch, *sizes)
@@ -158,8 +159,10 @@ class StreamState(State):
         seen: tokens before; without it, or for one token, each token is a step
         """
         q, k, v = (t.to(self.dtype).contiguous() for t in (q, k, v))
-        arguments = {"mixing": mixing.float(), "block": self.sizes[-1], "sequences": self.batch,
-                     "feature_map": "identity", "normalizer": "none", "scale": scale}
+        *_, block, terms = self.sizes
+        arguments = {"mixing": mixing.float(), "block": block, "sequences": self.batch,
+                     "feature_map": "identity", "normalizer": "none", "scale": scale,
+                     "decaying": terms > 0}
         if seen is None or q.shape[1] == 1:
             numbers = None if at is None else at.to(torch.int32)
             steps = [torch.ops.mhla.stream_step(self.memory, *(t[:, i:i + 1] for t in (q, k, v)),

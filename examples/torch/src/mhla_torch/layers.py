@@ -10,43 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from mhla_torch import formula, kernels, operators
-from mhla_torch.attention import uniform_causal
+from mhla_torch.attention import decaying_terms, uniform_causal
 from mhla_torch.decoding import LanguageState, StreamState
-
-
-class Mixing(nn.Module):
-    """A mixing matrix [M,M,1,1], stored as a 1 x 1 convolution as in the checkpoints."""
-
-    def __init__(self, blocks):
-        super().__init__()
-        count = math.prod(blocks)
-        self.conv = nn.Conv2d(count, count, 1, bias=False)
-        with torch.no_grad():
-            self.conv.weight[:, :, 0, 0] = operators.locality(blocks, columns=True)
-
-    def matrix(self):
-        return self.conv.weight[:, :, 0, 0]  # [M,M]
-
-
-def _expect(layer, fits, argument, got, expected):
-    if not fits:
-        raise ValueError(f"{layer}: {argument} is {got}, expected {expected}")
-
-
-def _expect_heads(layer, channels, heads, multiple):
-    """Throws unless `channels` are whole heads whose width is a multiple of `multiple`."""
-    _expect(layer, heads >= 1, "heads", heads, "at least 1")
-    _expect(layer, channels >= 1 and channels % (heads * multiple) == 0, "channels", channels,
-            f"a multiple of {heads * multiple}" + f": {heads} heads of {multiple}" * (multiple > 1))
-
-
-def _expect_blocks(layer, axes, grid, argument, parts):
-    """Throws unless `parts`, blocks or tokens per block, divide the tokens of the grid."""
-    for name, sizes in (("grid", grid), (argument, parts)):
-        _expect(layer, len(sizes) == axes and min(sizes) >= 1, name, tuple(sizes),
-                f"{axes} sizes of at least 1")
-    _expect(layer, not any(n % w for n, w in zip(grid, parts)), argument, tuple(parts),
-            f"divisors of grid {tuple(grid)}")
+from mhla_torch.layer_parts import (Mixing, Rotary, angles, expect, expect_blocks, expect_heads,
+                                    turns_by)
 
 
 class Vision(nn.Module):
@@ -62,11 +29,11 @@ class Vision(nn.Module):
     def __init__(self, channels, heads, grid, block, order=None, lepe=3, qk_norm=False,
                  qkv_bias=True, backend="auto"):
         super().__init__()
-        _expect_heads("Vision", channels, heads, 1)
-        _expect_blocks("Vision", 2, grid, "block", block)
-        _expect("Vision", order in ("raster", "blocks"), "order", order,
+        expect_heads("Vision", channels, heads, 1)
+        expect_blocks("Vision", 2, grid, "block", block)
+        expect("Vision", order in ("raster", "blocks"), "order", order,
                 '"raster", along the rows of the image, or "blocks", block after block')
-        _expect("Vision", lepe >= 1 and lepe % 2 == 1, "lepe", lepe, "an odd number")
+        expect("Vision", lepe >= 1 and lepe % 2 == 1, "lepe", lepe, "an odd number")
         self.heads, self.grid, self.block, self.backend = heads, tuple(grid), tuple(block), backend
         self.order, self.counts = order, tuple(n // w for n, w in zip(grid, block))
         self.norm = nn.LayerNorm(channels)
@@ -102,31 +69,6 @@ class Vision(nn.Module):
         return self.to_out(out.flatten(2) + self.local(v))
 
 
-class Rotary(nn.Module):
-    """A layer with a rotary embedding: self.turns [N,D], the cosine and the sine of each pair of
-    features, in the type of sums. Checkpoints do not contain them. A change of the layer's type
-    computes them again, so they stay exact.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.register_load_state_dict_post_hook(Rotary.place_turns)  # which may assign parameters
-
-    def place_turns(self, *_):
-        """Computes the turns on the device of the parameters."""
-        like = next(self.parameters())
-        with torch.device("cpu"):
-            angles = self.angles()
-            turns = torch.stack([angles.cos(), angles.sin()], -1).flatten(-2)  # float64
-        self.register_buffer("turns", turns.to(like.device, operators.sums_of(like.dtype)),
-                             persistent=False)
-
-    def _apply(self, fn, recurse=True):
-        super()._apply(fn, recurse)
-        self.place_turns()
-        return self
-
-
 class Video(Rotary):
     """The layer of Wan: raster order, a rotary embedding in the numerator, gated RMSNorm per head.
 
@@ -136,8 +78,8 @@ class Video(Rotary):
 
     def __init__(self, channels, heads, grid, layout, lepe=False, normalize=False, backend="auto"):
         super().__init__()
-        _expect_heads("Video", channels, heads, 2)
-        _expect_blocks("Video", 3, grid, "layout", layout)
+        expect_heads("Video", channels, heads, 2)
+        expect_blocks("Video", 3, grid, "layout", layout)
         self.heads, self.grid, self.normalize = heads, tuple(grid), normalize
         self.backend = backend
         self.block = tuple(n // m for n, m in zip(grid, layout))
@@ -176,6 +118,8 @@ class Language(Rotary):
     """The language model's layer: rotary embedding after the feature map, gated RMSNorm per head.
 
     chunk, chunks: tokens of a block, and the largest number of blocks of a sequence
+    decays: in place of chunks and the parameter mixing_matrix, the number R of decaying terms. The
+        parameter `mixing` [2,R] then has weights and decays, and sequences have no largest length
     feature_map: "relu" or "elu"
     convolution: taps of the short convolutions of q, k and v, 0 for none
 
@@ -183,16 +127,21 @@ class Language(Rotary):
     layer.append(state, x) for the prompts and for each next token; decoding.py says more.
     """
 
-    def __init__(self, channels, heads, chunk, chunks, feature_map="relu", convolution=0,
-                 backend="auto"):
+    decays = 0
+
+    def __init__(self, channels, heads, chunk, chunks=None, feature_map="relu", convolution=0,
+                 backend="auto", decays=0):
         super().__init__()
-        self.backend = backend
+        self.backend, self.decays = backend, decays
+        expect("Language", (chunks is None) == (decays > 0), "chunks", chunks,
+                "none, as decays is given" if decays else "a number, or decays")
+        chunks = 0 if decays else chunks
         if feature_map not in ("relu", "elu"):
             raise ValueError(f'Language: feature_map is "{feature_map}", expected relu or elu')
-        _expect_heads("Language", channels, heads, 4)
-        for argument, size, least in (("chunk", chunk, 1), ("chunks", chunks, 1),
+        expect_heads("Language", channels, heads, 4)
+        for argument, size, least in (("chunk", chunk, 1), ("chunks", chunks, int(not decays)),
                                       ("convolution", convolution, 0)):
-            _expect("Language", size >= least, argument, size, f"at least {least}")
+            expect("Language", size >= least, argument, size, f"at least {least}")
         keys = channels // 2
         self.heads, self.chunk, self.chunks, self.taps = heads, chunk, chunks, convolution
         self.feature_map = {"relu": "relu", "elu": "elu_plus_one"}[feature_map]
@@ -202,20 +151,40 @@ class Language(Rotary):
                 setattr(self, f"{name}_conv1d",
                         nn.Conv1d(width, width, convolution, groups=width, bias=False))
         self.o_proj = nn.Linear(channels, channels, bias=False)
-        self.mixing_matrix = nn.Parameter(uniform_causal(chunks)[..., None, None, None, None])
+        if decays:
+            self.mixing = nn.Parameter(decaying_terms(decays))
+        else:
+            self.mixing_matrix = nn.Parameter(uniform_causal(chunks)[..., None, None, None, None])
         self.g_norm_swish_gate = nn.RMSNorm(channels // heads, eps=1e-5)
         self.place_turns()
 
     def angles(self):
-        """Of all tokens.   # [N,pairs]"""
-        pairs = self.q_proj.out_features // self.heads // 2
-        return angles(torch.arange(self.chunk * self.chunks), pairs)
+        """Of all tokens, or of none if there is no largest number of them.   # [N,pairs]"""
+        return angles(torch.arange(self.chunk * self.chunks), self.widths()[0] // 2)
+
+    def turns_at(self, places):
+        """The turns of tokens at these places.   # [..,D]"""
+        if self.decays:
+            return turns_by(angles(places, self.widths()[0] // 2)).to(self.turns.dtype)
+        return self.turns[places.clamp(max=len(self.turns) - 1)]
+
+    def turns_between(self, begin, end):
+        """The turns of consecutive tokens.   # [end - begin,D]"""
+        if self.decays:
+            return self.turns_at(torch.arange(begin, end, device=self.turns.device))
+        return self.turns[begin:end]
+
+    def matrix(self):
+        """The mixing matrix [M,M], or decaying terms [2,R]."""
+        return self.mixing if self.decays else self.mixing_matrix[..., 0, 0, 0, 0]
 
     @torch.no_grad()
     def constrain_(self):
-        """Clamps the mixing matrix to [1e-5, 1] and its lower triangle; call it after an update."""
-        m = self.mixing_matrix[..., 0, 0, 0, 0]
-        m.copy_(m.clamp(1e-5, 1).tril())
+        """Clamps the mixing matrix to [1e-5, 1] and its lower triangle, or decaying terms to
+        [0, 1]; call it after an update.
+        """
+        m = self.matrix()
+        m.copy_(m.clamp(0, 1) if self.decays else m.clamp(1e-5, 1).tril())
 
     def project(self, x, inputs):
         """q, k [B,N,H,D] and v [B,N,H,E] of the tokens x, and the inputs of convolutions of later
@@ -247,14 +216,14 @@ class Language(Rotary):
 
     def expect_room(self, tokens):
         most = self.chunk * self.chunks
-        if tokens > most:
+        if tokens > most and not self.decays:
             raise ValueError(f"Language: a sequence has {tokens} tokens, expected at most {most}")
 
     def forward(self, x):
         self.expect_room(x.shape[1])
         q, k, v, _ = self.project(x, self.no_inputs(x.shape[0]))
-        norm, angles = self.g_norm_swish_gate, self.turns[:x.shape[1]]
-        out = operators.causal(q, k, v, self.mixing_matrix[..., 0, 0, 0, 0], block=self.chunk,
+        norm, angles = self.g_norm_swish_gate, self.turns_between(0, x.shape[1])
+        out = operators.causal(q, k, v, self.matrix(), block=self.chunk, decaying=self.decays > 0,
                                feature_map=self.feature_map, relu_eps=0., normalizer="none",
                                scale=q.shape[-1]**-0.5, query_angles=angles, key_angles=angles,
                                gain=norm.weight, norm_eps=norm.eps,
@@ -279,10 +248,11 @@ class Language(Rotary):
         weight, inputs = self.o_proj.weight, self.no_inputs(batch)
         if kernels.takes_streams("Language", self.backend, weight.device, self.projection_type(),
                                  self.widths()):
-            sizes = self.heads, *self.widths(), self.chunks, self.chunk
+            sizes = self.heads, *self.widths(), max(1, self.chunks), self.chunk, self.decays
             return StreamState(weight.new_empty(0, dtype=self.projection_type()), batch, sizes, inputs)
         weight, shape = weight.to(operators.sums_of(weight.dtype)), (self.heads, *self.widths())
-        return LanguageState([0] * batch, weight.new_zeros(self.chunks, batch, *shape),
+        summaries = weight.new_zeros(self.decays or self.chunks, batch, *shape)
+        return LanguageState([0] * batch, summaries,
                              *(weight.new_zeros(batch, *shape) for _ in range(2)), inputs)
 
     def projection_type(self):
@@ -293,20 +263,20 @@ class Language(Rotary):
 
     def append(self, state, x, sequences=None):
         """The outputs [n,N,C] of the next tokens x [n,N,C] of sequences of a state, in O(D E) per
-        token and head, and O(M D E) per chunk and head.
+        token and head, and O(M D E), or with decaying terms O(R D E), per chunk and head.
 
         sequences: n different numbers, a list or an int64 tensor, of sequences that may be at
             different positions; by default all
         """
         count = state.batch if sequences is None else len(sequences)
-        _expect("Language", x.shape[0] == count, "x", f"of {x.shape[0]} sequences", count)
+        expect("Language", x.shape[0] == count, "x", f"of {x.shape[0]} sequences", count)
         is_stream, on_device = (isinstance(state, StreamState),
                                 isinstance(sequences, torch.Tensor))
         if not (is_stream and on_device):  # which would wait for the device
             order = list(range(count) if sequences is None else
                          sequences.tolist() if on_device else sequences)
             fits = len(set(order)) == count and all(0 <= b < state.batch for b in order)
-            _expect("Language", fits, "sequences", order, f"different numbers below {state.batch}")
+            expect("Language", fits, "sequences", order, f"different numbers below {state.batch}")
         if count == 0 or x.shape[1] == 0:
             return x
         if is_stream:
@@ -346,19 +316,28 @@ class Language(Rotary):
         """Sums [B,H,n,E] of tokens of one chunk, in the type of the state's summaries."""
         position, count = state.counts[0], q.shape[2]
         i = position // self.chunk
-        row = self.mixing_matrix[i, :, 0, 0, 0, 0].to(q.dtype)
-        q, k = self.features(q, k, self.turns[position:position + count])
+        if self.decays:
+            row, decays = self.mixing.to(q.dtype)
+            before, own = (row, state.summaries), row.sum()
+        else:
+            row = self.matrix()[i].to(q.dtype)
+            before, own = (row[:i], state.summaries[:i]), row[i]
+        q, k = self.features(q, k, self.turns_between(position, position + count))
         q = q * q.shape[-1]**-0.5
         if position % self.chunk == 0:
-            state.mixture = torch.tensordot(row[:i], state.summaries[:i], 1)
-        out = q @ (state.mixture + row[i] * state.open_summary)
-        out = out + row[i] * (q @ k.transpose(-1, -2)).tril() @ v
+            state.mixture = torch.tensordot(*before, 1)
+        out = q @ (state.mixture + own * state.open_summary)
+        out = out + own * (q @ k.transpose(-1, -2)).tril() @ v
         state.open_summary = state.open_summary + k.transpose(-1, -2) @ v
         position += count
         state.counts = [position] * state.batch
         if position % self.chunk == 0:
-            at = torch.tensor([i], device=state.open_summary.device)
-            state.summaries = state.summaries.index_copy(0, at, state.open_summary[None])
+            if self.decays:
+                sums = state.summaries + state.open_summary
+                state.summaries = decays.view(-1, 1, 1, 1, 1) * sums
+            else:
+                at = torch.tensor([i], device=state.open_summary.device)
+                state.summaries = state.summaries.index_copy(0, at, state.open_summary[None])
             state.open_summary = torch.zeros_like(state.open_summary)
         return out
 
@@ -369,7 +348,7 @@ class Language(Rotary):
     def append_to_stream(self, state, x, sequences):
         """Outputs of tokens by the kernels for CUDA; see append."""
         recorded = (x, *self.parameters()) if torch.is_grad_enabled() else ()
-        _expect("Language", not any(t.requires_grad for t in recorded), "append",
+        expect("Language", not any(t.requires_grad for t in recorded), "append",
                 "called where gradients are recorded",
                 'torch.no_grad() or torch.inference_mode(); backend="formula" has gradients')
         seen = state.seen_by(sequences, x.shape[1])
@@ -381,14 +360,8 @@ class Language(Rotary):
             inputs = {name: t.index_select(0, at) for name, t in inputs.items()}
         q, k, v, later = self.project(x, inputs)
         places = places[:, None] + torch.arange(x.shape[1], device=x.device)  # [n,N]
-        angles = self.turns[places.clamp(max=len(self.turns) - 1)][:, :, None]
+        angles = self.turns_at(places)[:, :, None]
         q, k = self.features(q.to(angles.dtype), k.to(angles.dtype), angles)
-        out = state.attend(q, k, v, self.mixing_matrix[..., 0, 0, 0, 0], sequences, at, seen,
-                           scale=q.shape[-1]**-0.5)
+        out = state.attend(q, k, v, self.matrix(), sequences, at, seen, scale=q.shape[-1]**-0.5)
         state.advance(sequences, at, later, x.shape[1])
         return self.finish(out.to(x.dtype), x)
-
-
-def angles(places, pairs):
-    """Angles of so many pairs of channels at places [N], in double.   # [N,pairs]"""
-    return places[:, None] * 10000.0**(-torch.arange(pairs, dtype=torch.float64) / pairs)

@@ -32,14 +32,22 @@ mhla::cuda::Inputs<T> tokens(const StreamCall& call) {
 }
 
 mhla::cuda::TokenBlocks blocks_of(const StreamCall& call) {
-  return mhla::cuda::contiguous(call.mixing.rows * call.block, call.block);
+  return mhla::cuda::detail::stream_blocks(kName, call.mixing.rows, call.block, call.op);
+}
+
+/// Tokens seen as kernels count them.
+std::int32_t counted(const StreamCall& call, mhla::Index seen) {
+  const bool ends = call.op.decay_terms == 0;
+  return static_cast<std::int32_t>(ends ? seen : mhla::cuda::endless_counter(seen, call.block));
 }
 
 /// Describes the tensors of a call as those of kernels.
 template <class T, int D, int E>
 mhla::cuda::StreamingStepParameters parameters(const StreamCall& call, const Problem& problem) {
+  const std::int32_t terms = call.op.decay_terms;
   const auto layout = mhla::cuda::streaming_state_layout(
-      call.sequences * call.q.heads(), call.mixing.rows, call.block, D, E, Precision::kSingle);
+      call.sequences * call.q.heads(), terms > 0 ? 2 : call.mixing.rows, call.block, D, E,
+      Precision::kSingle, terms);
   if (static_cast<std::int64_t>(call.state.size()) < layout.bytes) {
     throw mhla::option_error("emulated: state is too small");
   }
@@ -52,18 +60,19 @@ mhla::cuda::StreamingStepParameters parameters(const StreamCall& call, const Pro
           .query_map = call.op.query_map,
           .key_map = call.op.key_map,
           .normalization = {call.op.denominator, call.op.scale, call.op.eps},
-          .mixing = mhla::cuda::detail::mixing_array(kName, call.mixing, call.mixing.rows,
-                                                     call.mixing.rows, false),
+          .mixing = mhla::cuda::detail::stream_mixing(kName, call.mixing, blocks_of(call), call.op),
           .state = layout.at(reinterpret_cast<unsigned char*>(call.state.data())),
           .sequences = static_cast<std::int32_t>(call.sequences),
-          .sequence_of = nullptr};
+          .sequence_of = nullptr,
+          .terms = terms};
 }
 
 template <class T, int D, int E>
 Problem problem_of(const StreamCall& call, mhla::Index seen) {
   mhla::cuda::detail::expect_data(kName, tokens<T>(call), of_type<T>(call.out));
-  return mhla::cuda::detail::prefill_problem<D, E>(kName, tokens<T>(call), blocks_of(call), seen,
-                                                   call.q.heads(), call.op, of_type<T>(call.out));
+  return mhla::cuda::detail::prefill_problem<D, E>(kName, tokens<T>(call), blocks_of(call),
+                                                   counted(call, seen), call.q.heads(), call.op,
+                                                   of_type<T>(call.out));
 }
 
 void track(Emulation& device, const StreamCall& call) {
@@ -86,7 +95,7 @@ void Streams<T, D, E>::prefill(const StreamCall& call, mhla::Index first, mhla::
   if constexpr (kHasStreams<T, D, E>) {
     mhla::cuda::detail::expect_sequences(kName, first, call.q.batch(), call.sequences);
     const Problem problem = problem_of<T, D, E>(call, seen);
-    const auto before = static_cast<std::int32_t>(seen);
+    const std::int32_t before = counted(call, seen);
     const auto plan = mhla::cuda::prefill_plan<D, E>(problem, before, blocks_of(call).slots(),
                                                      Emulation::kTarget);
     Emulation device(sizeof(T));
@@ -115,8 +124,11 @@ void Streams<T, D, E>::step(const StreamCall& call, const std::int32_t* sequence
     if (sequence_of != nullptr) {
       device.track("sequence_of", std::span(sequence_of, static_cast<std::size_t>(count)));
     }
-    device.run<mhla::cuda::StreamingStepSm80<mhla::cuda::bfloat16, D, E, Precision::kSingle>>(
-        token, static_cast<std::int32_t>(count * call.q.heads()));
+    mhla::cuda::detail::with_stream_kernels(call.op, [&]<Precision P, bool kDecays>() {
+      using Step = mhla::cuda::StreamingStepParameters;
+      device.run<mhla::cuda::StreamingStepSm80<mhla::cuda::bfloat16, D, E, P, Step, kDecays>>(
+          token, static_cast<std::int32_t>(count * call.q.heads()));
+    });
   } else {
     refuse_widths();
   }

@@ -1,0 +1,78 @@
+"""Parts of the layers of layers.py: mixing matrices, rotary embeddings and checks."""
+
+import math
+
+import torch
+from torch import nn
+
+from mhla_torch import operators
+
+
+class Mixing(nn.Module):
+    """A mixing matrix [M,M,1,1], stored as a 1 x 1 convolution as in the checkpoints."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        count = math.prod(blocks)
+        self.conv = nn.Conv2d(count, count, 1, bias=False)
+        with torch.no_grad():
+            self.conv.weight[:, :, 0, 0] = operators.locality(blocks, columns=True)
+
+    def matrix(self):
+        return self.conv.weight[:, :, 0, 0]  # [M,M]
+
+
+def expect(layer, fits, argument, got, expected):
+    if not fits:
+        raise ValueError(f"{layer}: {argument} is {got}, expected {expected}")
+
+
+def expect_heads(layer, channels, heads, multiple):
+    """Throws unless `channels` are whole heads whose width is a multiple of `multiple`."""
+    expect(layer, heads >= 1, "heads", heads, "at least 1")
+    expect(layer, channels >= 1 and channels % (heads * multiple) == 0, "channels", channels,
+           f"a multiple of {heads * multiple}" + f": {heads} heads of {multiple}" * (multiple > 1))
+
+
+def expect_blocks(layer, axes, grid, argument, parts):
+    """Throws unless `parts`, blocks or tokens per block, divide the tokens of the grid."""
+    for name, sizes in (("grid", grid), (argument, parts)):
+        expect(layer, len(sizes) == axes and min(sizes) >= 1, name, tuple(sizes),
+               f"{axes} sizes of at least 1")
+    expect(layer, not any(n % w for n, w in zip(grid, parts)), argument, tuple(parts),
+           f"divisors of grid {tuple(grid)}")
+
+
+class Rotary(nn.Module):
+    """A layer with a rotary embedding: self.turns [N,D], the cosine and the sine of each pair of
+    features, in the type of sums. Checkpoints do not contain them. A change of the layer's type
+    computes them again, so they stay exact.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.register_load_state_dict_post_hook(Rotary.place_turns)  # which may assign parameters
+
+    def place_turns(self, *_):
+        """Computes the turns on the device of the parameters."""
+        like = next(self.parameters())
+        with torch.device("cpu"):
+            turns = turns_by(self.angles())
+        self.register_buffer("turns", turns.to(like.device, operators.sums_of(like.dtype)),
+                             persistent=False)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.place_turns()
+        return self
+
+
+def angles(places, pairs):
+    """Angles of so many pairs of channels at places [..], in double.   # [..,pairs]"""
+    numbers = torch.arange(pairs, dtype=torch.float64, device=places.device)
+    return places[..., None] * 10000.0**(-numbers / pairs)
+
+
+def turns_by(angles):
+    """The cosine and the sine of each angle [..,pairs], side by side.   # [..,2 pairs]"""
+    return torch.stack([angles.cos(), angles.sin()], -1).flatten(-2)
