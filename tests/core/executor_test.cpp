@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <cfenv>
 #include <chrono>
 #include <limits>
@@ -311,6 +312,20 @@ TEST(ThreadPool, RejectsNumbersOfThreadsThatItCannotCount) {
   for (const Index threads : {Index{0}, Index{-3}, Index{2049}}) {
     EXPECT_EQ(test::message_of<option_error>([threads] { ThreadPool pool(threads); }),
               "mhla::ThreadPool: threads is " + std::to_string(threads) + ", expected 1 to 2048");
+  }
+}
+
+TEST(Executors, CallsThatThrowTogetherWriteOneException) {
+  ThreadPool pool(2);
+  std::barrier both(2);
+  const auto thrower = [&](Index index, Index) {
+    both.arrive_and_wait();
+    throw std::runtime_error("call " + std::to_string(index));
+  };
+  for (int round = 0; round < 10; ++round) {
+    const std::string text =
+        test::message_of<std::runtime_error>([&] { pool.for_each(2, thrower); });
+    EXPECT_TRUE(text == "call 0" || text == "call 1") << text;
   }
 }
 

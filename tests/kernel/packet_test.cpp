@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -23,6 +24,21 @@ template <class A>
 class PacketOf : public testing::Test {};
 using Accumulators = testing::Types<float, double>;
 TYPED_TEST_SUITE(PacketOf, Accumulators);
+
+TYPED_TEST(PacketOf, FunctionsOfNonzeroNumbersSeeNoZero) {
+  using A = TypeParam;
+  test::Random rng(5);
+  for (Index count = 1; count <= 20; ++count) {
+    const std::vector<A> x = numbers<A>(rng, count, 1, 2);
+    std::vector<A> y(x.size());
+    std::feclearexcept(FE_ALL_EXCEPT);
+    detail::transform(x.data(), y.data(), count, [](auto p) {
+      return Eigen::internal::pdiv(Eigen::internal::pset1<decltype(p)>(A(1)), p);
+    });
+    EXPECT_EQ(std::fetestexcept(FE_DIVBYZERO), 0) << count;
+    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], A(1) / x[i]);
+  }
+}
 
 TYPED_TEST(PacketOf, SumsStayBelowTheirBoundsAndDoNotDependOnAlignment) {
   using A = TypeParam;

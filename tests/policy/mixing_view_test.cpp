@@ -71,6 +71,7 @@ TYPED_TEST(MixingViewOf, AMatrixThatHeadsShareIsThatOfEveryHead) {
   EXPECT_EQ(shared.of_head(7).storage().data(), c.data());
   const MixingView<TypeParam> one(c.data(), Pattern(4, 5), 1, 20);
   EXPECT_EQ(one.of_head(7).storage().data(), c.data());
+  EXPECT_EQ(one.head_stride(), 0);
   EXPECT_EQ(std::ssize(one.storage()), 20);
 }
 
