@@ -79,6 +79,8 @@ PARTS = {
                      {"campaign_failures": "*", "campaign_saves": "*",
                       "io_test": "FailingMemory*", "distributed_test": "*MemoryThatFails*"},
                      DEFAULT),
+    "ranks": Part("killed ranks and ranks without memory, over MPI", {"campaign_ranks": "*"},
+                  DEFAULT),
     "fuzz": Part("random files and calls, with libFuzzer and sanitizers",
                  {"fuzz/safetensors_fuzz": "-max_len=512 -entropic=0",
                   "fuzz/api_fuzz": "-max_len=2048"},

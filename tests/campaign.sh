@@ -7,7 +7,7 @@ case "$*" in
   *--list* | *--table* | *--help*) ;;
   *)
     require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev nlohmann-json3-dev python3 \
-      clang libclang-rt-dev
+      clang libclang-rt-dev libopenmpi-dev
     ;;
 esac
 exec python3 -B "$repository/tests/campaign.py" "$@"

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <new>
 #include <set>
 #include <span>
 #include <string>
@@ -157,6 +158,12 @@ inline void MpiTransfer::begin(std::span<const SharedRows> arrays, std::span<con
 }
 
 inline void MpiTransfer::begin(const MpiPieces& pieces, Index peer, bool received) {
+  // Memory comes first: a message in flight must not be lost.
+  const auto grow = [](auto& list) {
+    if (list.size() == list.capacity()) list.reserve(2 * list.size() + 8);
+  };
+  grow(requests_);
+  grow(messages_);
   MPI_Datatype type = MPI_DATATYPE_NULL;
   const int count = static_cast<int>(pieces.at.size());
   link_->expect(
@@ -197,8 +204,10 @@ inline void MpiTransfer::finish(std::size_t i, int code, const MPI_Status& statu
   requests_.pop_back();
   messages_[i] = messages_.back();
   messages_.pop_back();
-  const std::string peer = " rank " + std::to_string(message.peer);
-  link_->expect(code, (message.received ? "a message from" : "a message to") + peer);
+  const std::string peer = " rank " + std::to_string(message.peer);  // short: takes no memory
+  if (code != MPI_SUCCESS) {
+    link_->expect(code, (message.received ? "a message from" : "a message to") + peer);
+  }
   if (!message.received) return;
   int bytes = 0;
   link_->expect(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
@@ -239,6 +248,8 @@ inline MpiTransfer::~MpiTransfer() {
   try {
     wait();
   } catch (const communication_error&) {  // the next call of the rank throws it
+  } catch (const std::bad_alloc&) {
+    if (link_->failure.empty()) link_->failure = "out of memory";  // short: takes no memory
   }
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (messages_[i].received) MPI_Cancel(&requests_[i]);
