@@ -11,8 +11,9 @@
 #   train      the training example, a minute
 #   probe      whether written lines leave L2
 #
-# Two more pieces take 8 minutes each, and run where they are named:
+# Three more pieces take 8 minutes each, and run where they are named:
 #
+#   random     11,000 random problems of forms and gradients, and 1,000 runs with equal bits
 #   models     whole models with each attention
 #   trainings  trials of training at length
 #
@@ -44,7 +45,7 @@ card=${card%%$'\n'*}
 
 # Seconds of each piece, without what it builds: 470 for those of `all`.
 declare -A limits=([tests]=105 [torch]=75 [sm80]=60 [times]=110 [sanitizer]=50 [train]=45 [probe]=25
-  [models]=475 [trainings]=475)
+  [random]=475 [models]=475 [trainings]=475)
 all=(tests torch sm80 times sanitizer train probe)
 results=${MHLA_RESULTS:-$repository/build/device}
 mkdir -p "$results"
@@ -103,6 +104,7 @@ build_trainings() {
     bash "$repository/examples/torch/trials/data.sh" "$results/trials-data"
 }
 build_sanitizer() { build_tests; }
+build_random() { build_tests; }
 build_probe() {
   local folder
   folder=$(folder_of probe l2_probe)
@@ -137,6 +139,20 @@ run_tests() {
   for pattern in ManyHeads gradient 'ManyBlocks|Rotary|Gains' .; do
     grep -E "$pattern" "$results/part.list" || true
   done | awk '!seen[$0]++' | xargs -P "$cores" -L 1 bash "$self" run_part || local failed=1
+  rm -f "$results"/part.*
+  return "${failed:-0}"
+}
+
+# The runs with equal bits are the longest parts.
+run_random() {
+  local folder part kind
+  folder=$(folder_of tests cuda_device_random_test)
+  export MHLA_PROBLEMS=500 MHLA_RUNS=1000
+  for part in Random.RunsHaveTheSameBits Random.Gradients Random.Forms; do
+    for kind in {bfloat16,half}_{64_64,72_72,128_128,128_256} float_{64_64,72_72,128_128}; do
+      echo "$folder cuda_device_random_test $part $kind"
+    done
+  done | xargs -P "$cores" -L 1 bash "$self" run_part || local failed=1
   rm -f "$results"/part.*
   return "${failed:-0}"
 }
@@ -260,7 +276,7 @@ pieces=("$@")
 (($#)) || pieces=("${all[@]}")
 for piece in "${pieces[@]}"; do
   if [[ -z ${limits[$piece]:-} ]]; then
-    printf 'no piece "%s"; there are: %s\n' "$piece" "${all[*]} models trainings" >&2
+    printf 'no piece "%s"; there are: %s\n' "$piece" "${all[*]} random models trainings" >&2
     exit 2
   fi
 done

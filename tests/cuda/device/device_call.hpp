@@ -193,7 +193,8 @@ class DeviceCall {
       expect(bytes.empty() || std::memcmp(bytes.data(), host, bytes.size()) == 0,
              text() + ": wrote to an input");
     }
-    for (DeviceBytes* bytes : {&q_, &k_, &v_, &o_, &mixing_, &workspace_}) {
+    for (DeviceBytes* bytes : {&q_, &k_, &v_, &o_, &mixing_, &pattern_, &gain_, &gate_,
+                               &query_angles_, &key_angles_, &workspace_}) {
       expect(bytes->guards_are_untouched(), text() + ": wrote outside of a tensor");
     }
   }
