@@ -57,12 +57,16 @@ CALLS = {
 }
 
 
+def expect_decoded(layer, x, calls):
+    """Compares outputs of tokens in pieces with those of the whole sequences."""
+    for out, whole in zip(decode(layer, layer.start(3), x, calls), layer(x)):
+        torch.testing.assert_close(out, whole[:len(out)], rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("convolution", (0, 4))
 @pytest.mark.parametrize("calls", CALLS.values(), ids=CALLS)
 def test_sequences_have_positions_of_their_own(calls, convolution):
-    layer, x = layer_of(convolution=convolution), tokens(3, 16)
-    for out, whole in zip(decode(layer, layer.start(3), x, calls), layer(x)):
-        torch.testing.assert_close(out, whole[:len(out)], rtol=1e-12, atol=1e-12)
+    expect_decoded(layer_of(convolution=convolution), tokens(3, 16), calls)
 
 
 @pytest.mark.parametrize("convolution, feature_map", ((0, "relu"), (4, "elu")))
@@ -95,9 +99,7 @@ def endless(dtype=torch.float64, **options):
 @pytest.mark.parametrize("convolution", (0, 4))
 @pytest.mark.parametrize("calls", ENDLESS.values(), ids=ENDLESS)
 def test_decaying_terms_have_no_largest_length(calls, convolution):
-    layer, x = endless(convolution=convolution), tokens(3, 15)
-    for out, whole in zip(decode(layer, layer.start(3), x, calls), layer(x)):
-        torch.testing.assert_close(out, whole[:len(out)], rtol=1e-12, atol=1e-12)
+    expect_decoded(endless(convolution=convolution), tokens(3, 15), calls)
 
 
 def test_decaying_terms_learn_by_decoding():

@@ -84,6 +84,19 @@ def leaves_of(kind, arguments, **options):
     return {name: t.detach().clone().requires_grad_() for name, t in (named | floats).items()}
 
 
+def expect_equal(by_kernels, kind, arguments, options, tolerance, gradients_of):
+    """Compares outputs and gradients of kernels with those of the formula in float64."""
+    results = []
+    for function in (by_kernels, formula):
+        leaves = leaves_of(kind, arguments, **options)
+        at = [leaves.get(argument, arguments[3]) for argument in ("q", "k", "v", "mixing")]
+        out = function(kind, *at, **(options | {name: t for name, t in leaves.items()
+                                                if name in options}))
+        results.append((out, *gradients_of(out, list(leaves.values()))))
+    for ours, exact in zip(*results):
+        expect_near(ours, exact.double(), tolerance)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens, dtype", ((24, torch.bfloat16), (280, torch.bfloat16),
                                            (24, torch.float32)))
@@ -102,16 +115,8 @@ def test_gradients_equal_the_formula(kind, tokens, dtype, name, normed):
             more = {argument: more[argument] for argument in ("gain", "gate")}
         options |= more | {"normalizer": "none"}
     dout = torch.randn_like(arguments[2])
-    results = []
-    for function in (run, formula):
-        leaves = leaves_of(kind, arguments, **options)
-        at = [leaves.get(argument, arguments[3]) for argument in ("q", "k", "v", "mixing")]
-        out = function(kind, *at, **(options | {name: t for name, t in leaves.items()
-                                                if name in options}))
-        gradients = torch.autograd.grad(out, list(leaves.values()), dout.to(out))
-        results.append((out, *gradients))
-    for ours, exact in zip(*results):
-        expect_near(ours, exact.double(), TOLERANCE[dtype])
+    expect_equal(run, kind, arguments, options, TOLERANCE[dtype],
+                 lambda out, leaves: torch.autograd.grad(out, leaves, dout.to(out)))
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])

@@ -8,7 +8,7 @@ import torch
 import mhla_torch
 from cuda_calls import call, extras, KINDS, tensors
 from mhla_torch import kernels
-from test_emulated import expect_near, formula, leaves_of, TOLERANCE
+from test_emulated import expect_equal, expect_near, TOLERANCE
 
 MOST = TOLERANCE[torch.float32]
 
@@ -23,18 +23,9 @@ def run(*arguments, **options):
     return call(*arguments, **options, backend="kernels")
 
 
-def expect_equal(kind, arguments, **options):
-    """Compares outputs and gradients of kernels with those of the formula in float64."""
-    results = []
-    for function in (run, formula):
-        leaves = leaves_of(kind, arguments, **options)
-        at = [leaves.get(argument, arguments[3]) for argument in ("q", "k", "v", "mixing")]
-        out = function(kind, *at, **(options | {name: t for name, t in leaves.items()
-                                                if name in options}))
-        gradients = torch.autograd.grad(out.sin().sum(), list(leaves.values()))
-        results.append((out, *gradients))
-    for ours, exact in zip(*results):
-        expect_near(ours, exact.double(), MOST)
+def expect_formula(kind, **options):
+    expect_equal(run, kind, tensors(dtype=torch.float32, heads=1), options, MOST,
+                 lambda out, leaves: torch.autograd.grad(out.sin().sum(), leaves))
 
 
 KEEP = torch.arange(48).view(2, 24) % 4 < 3
@@ -47,14 +38,12 @@ OPTIONS = {"sums": {"eps": 0.5}, "masks": {"query_mask": KEEP, "key_mask": KEEP,
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rotates_and_divides_around_the_kernels(kind, name):
     more = {argument: t.float() for argument, t in extras(heads=1).items()}
-    expect_equal(kind, tensors(dtype=torch.float32, heads=1), **more, **OPTIONS[name],
-                 norm_eps=1e-3)
+    expect_formula(kind, **more, **OPTIONS[name], norm_eps=1e-3)
 
 
 def test_denominators_may_be_sums_over_queries():
     angles = {argument: extras(heads=1)[argument] for argument in ("query_angles", "key_angles")}
-    expect_equal("bidirectional", tensors(dtype=torch.float32, heads=1), **angles,
-                 normalizer="cross_query", eps=0.5)
+    expect_formula("bidirectional", **angles, normalizer="cross_query", eps=0.5)
 
 
 def test_kernels_compute_the_numerators(monkeypatch):
