@@ -28,6 +28,7 @@ ROOT = FOLDER.parents[2]
 TABLE = FOLDER / "instructions.txt"
 FLAGS = ("-std=c++20", "-I", ROOT / "include", "-I", ROOT / "tests")
 COUNT_TOLERANCE = 0.01  # a count may differ by this share of the stored one
+NEWER_STACK = 16  # bytes of spilled registers that a newer architecture may have
 
 # Members of Needs (entry.cuh), each with its instructions in PTX, and with the name and the opcode
 # of its machine code. Source of the opcodes: the output of nvdisasm -hex for sm_80 and sm_90a.
@@ -151,8 +152,8 @@ def breaches_of_resources(arch, plan, used):
 
 
 def breaches_of_newer(plan, used):
-    """On a newer architecture than the plan is for."""
-    if used["stack"]:
+    """On a newer architecture than the plan is for, whose compiler may spill a few registers."""
+    if used["stack"] > NEWER_STACK:
         yield f"has a stack frame of {used['stack']} bytes"
     if used["registers"] > register_limit(plan.threads, 1):
         yield "has more registers than a block"
