@@ -87,6 +87,11 @@ std::string run_without_memory(const Failure& failure, bool mine, RankShare& sha
   } catch (const communication_error& e) {
     allocations.armed = false;
     return mine && allocations.left >= 0 ? e.what() : "";
+  } catch (const option_error& e) {  // of a rank without memory for its arguments
+    allocations.armed = false;
+    const std::string refused =
+        "were refused on rank " + std::to_string(failure.rank) + " (std::bad_alloc)";
+    return !mine && std::string(e.what()).find(refused) != std::string::npos ? "" : e.what();
   }
 }
 
@@ -129,6 +134,7 @@ TEST(MpiMemory, ThatFailsIsAnErrorOnAll) {
   };
   const char* const step = std::getenv("MHLA_ALLOCATIONS");
   if (step == nullptr) {
+    fails({1 % ranks, 4, false});
     fails({1 % ranks, 20, false});
     fails({1 % ranks, 40, true});
     return;
