@@ -9,8 +9,7 @@ picks a part, such as random, or a program of it, such as random/attention_test;
 --rounds is the number of rounds, and --minutes ends the campaign after the step or the build that
 is then running. Every finished step is a line of FOLDER/results.txt, which is build/campaign by
 default. The next run leaves it out, unless it failed or a header has changed. --table prints the
-results with the present headers; a step that ran again counts again. MHLA_JOBS is the number of
-compilers.
+results with the present headers, of each step the last one. MHLA_JOBS is the number of compilers.
 
 A failing problem is shrunk: choices of its random numbers become simple ones (support/random.hpp)
 as long as the same check fails. The command that repeats it is printed. An error of more than half
@@ -219,7 +218,7 @@ def step(program, tests, number):
         cases += sum(map(len, outcome.windows))
         cases += sum(map(int, re.findall(r"^(\d+) cases$", outcome.text, re.M)))
         for error in re.findall(r"worst error (\S+) of the bound", outcome.text):
-            if not re.search("half|bfloat16", outcome.name) and float(error) > ALARM:
+            if not re.search("half|bfloat16", outcome.name, re.I) and float(error) > ALARM:
                 alarms.append(f"{outcome.name} has {error} of its bound")
         if not outcome.passed:
             failures.append(shrunk(program, outcome))
@@ -251,7 +250,7 @@ def processor():
 def print_table(results):
     """A row per part, build and program: cases, rounds, seconds and what was found."""
     rows = collections.defaultdict(lambda: [0, 0, 0.0, 0, 0])
-    for line in results:
+    for line in {tuple(line.split("\t")[1:5]): line for line in results}.values():
         part, name, program, _, cases, seconds, alarms, failures, model = line.split("\t")[1:]
         row = rows[part, name, program, model]
         for i, value in enumerate((int(cases), 1, float(seconds), int(alarms), int(failures))):
@@ -271,7 +270,8 @@ def steps_left(options, done):
         numbers = range(1, options.rounds + 1) if part.rounds else [None]
         for built in part.builds:
             steps = [(program, number) for number in numbers for program in part.programs
-                     if only in ("", program) and (name, built, program, str(number)) not in done]
+                     if only in ("", Path(program).name)
+                     and (name, built, program, str(number)) not in done]
             if steps and options.build in (None, built):
                 yield name, built, steps
 
@@ -287,7 +287,7 @@ def main():
     parser.add_argument("--work", type=Path, default=REPOSITORY / "build/campaign")
     parser.add_argument("names", metavar="NAME", nargs="*", default=[*PARTS])
     options = parser.parse_args()
-    known = [*PARTS, *(f"{name}/{program}" for name, part in PARTS.items()
+    known = [*PARTS, *(f"{name}/{Path(program).name}" for name, part in PARTS.items()
                        for program in part.programs)]
     if unknown := {*options.names} - {*known}:
         sys.exit(f"nothing is called {' or '.join(sorted(unknown))}; --list lists all names")
