@@ -14,7 +14,7 @@
 ///     |o^ - o|     <= (|num^ - num| + |o| |den^ - den|) / (|den| - |den^ - den|) + 2u (|o| + ...)
 ///
 /// The last term is the reciprocal and its product. Storage adds half a unit of the output. If all
-/// weights are 0, and eps, the output is exactly 0.
+/// weights are 0, and eps, the output is exactly 0, unless F, see below, overflows.
 ///
 /// A result below the normal numbers has an absolute error eta instead. It is half the smallest
 /// number, or the smallest normal number if the environment flushes to zero. Later factors multiply
@@ -138,10 +138,11 @@ Expected<T> expected(const Problem<T>& p, Index m) {
       W error = (num_g * a(t, j) + eta * largest + o * den_error) / (den - den_error);
       error += 2 * u * (o + error) * (1 + u) + eta;
       error += storage_error<T>(o + error);
-      const bool lost = !(den > den_error) || !(largest < most && den_factor < most) ||
-                        !(o + error <= W((std::numeric_limits<T>::max)()));
+      const bool fits = largest < most && den_factor < most;
+      const bool lost =
+          !(den > den_error) || !fits || !(o + error <= W((std::numeric_limits<T>::max)()));
       const bool nothing = den == 0 && z(t, 0) == 0 && p.eps == 0 && a(t, j) == 0;
-      const bool exact_zero = nothing || !p.inputs().query_mask[t];
+      const bool exact_zero = (nothing && fits) || !p.inputs().query_mask[t];
       result.bound(t, j) = exact_zero ? W(0) : lost ? W(-1) : error;
     }
   }

@@ -113,7 +113,8 @@ void expect_within(const Matrix<A>& got, const Exact& expected, const Bound& bou
 /// An arena over memory in which every number is NaN, with a guard before each buffer.
 class GuardedArena {
  public:
-  explicit GuardedArena(Index bytes) : memory_(static_cast<std::size_t>(bytes)) {}
+  /// \param bytes  of all buffers, of which there are at most eight
+  explicit GuardedArena(std::size_t bytes) : memory_(bytes + 9 * kGuard) {}
   detail::Arena& next() {
     guards_.push_back(memory_.arena.template take<std::byte>("guard", kGuard));
     return memory_.arena;
@@ -121,6 +122,7 @@ class GuardedArena {
   /// Call after all buffers are taken.
   void expect_intact() {
     next();
+    ASSERT_LE(memory_.arena.bytes(), memory_.bytes.size()) << "buffers lie outside";
     for (const std::byte* const guard : guards_) {
       for (Index i = 0; i < kGuard; ++i) ASSERT_EQ(guard[i], std::byte{0xFF}) << "written outside";
     }

@@ -7,6 +7,7 @@
 
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "mhla/attention/head_summaries.hpp"
@@ -107,7 +108,10 @@ void expect_summaries(Random& rng) {
     return x / divisor;
   });
 
-  GuardedArena memory(1 << 23);
+  GuardedArena memory(detail::counted_bytes([&](detail::Arena& arena) {
+    return std::pair(typename Case::Stages::Summaries("f", arena, m, d, e),
+                     typename Case::Stages::Keys("f", arena, d, d, e));
+  }));
   const typename Case::Stages::Summaries s("f", memory.next(), m, d, e);
   const typename Case::Stages::Keys scratch("f", memory.next(), d, d, e);
   const Guarded<A> key_sums(m, d);
