@@ -77,7 +77,7 @@ TYPED_TEST(Denominator, RowsAreDividedByEveryKindOfNumber) {
 /// A reciprocal that overflows is the largest number in some rounding modes.
 TYPED_TEST(Denominator, RowsAreDividedByTinyNumbersInEveryRoundingMode) {
   using A = TypeParam;
-  for (const int mode : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+  for (const int mode : kRoundingModes) {
     const Environment environment(mode, false);
     for (const A den : {std::numeric_limits<A>::denorm_min(), std::numeric_limits<A>::min() / 8}) {
       A row = 3 * den, factor = 0;

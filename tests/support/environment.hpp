@@ -7,6 +7,8 @@
 
 namespace mhla::test {
 
+inline constexpr int kRoundingModes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+
 /// A floating-point environment until the end of a scope: a rounding mode, and on x86 whether
 /// subnormal numbers count as 0.
 class Environment {

@@ -23,7 +23,6 @@ struct FormSpecials : FormRuns<T> {
   /// Problems of tiny numbers, in every rounding mode, with and without subnormal numbers. The
   /// caller's environment stays.
   void BoundsHoldForTinyNumbersInEveryEnvironment() const {
-    constexpr int kModes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
     ThreadPool three(3);
     Tally tally;
     const Seeds all = seeds(40);
@@ -33,7 +32,7 @@ struct FormSpecials : FormRuns<T> {
       Random rng(seed);
       for (Matrix<T>* m : {&p.q, &p.k, &p.v, &p.normalizer_q, &p.normalizer_k})
         make_special(rng, Special::kTiny, *m);
-      const int mode = kModes[seed / 2 % 4];
+      const int mode = kRoundingModes[seed / 2 % 4];
       const bool flush = seed % 2 == 1;
       const Environment environment(mode, flush);
       const auto out = run(p), other = run(p, {.executor = three});
