@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "mhla/layer/adamw.hpp"
-#include "mhla/layer/language_layer.hpp"
-#include "mhla/layer/vision_layer.hpp"
+#include "mhla/layer/language_block.hpp"
+#include "mhla/layer/vision_block.hpp"
 #include "mhla/mhla.hpp"
 #include "support/failing_memory.hpp"
 
@@ -74,12 +74,23 @@ TEST(Failures, OfForms) {
     check("softmax_bidirectional", [&] { softmax_bidirectional(in, x.out, {}, call); });
     check("softmax_causal", [&] { softmax_causal(in, x.out, {}, call); });
     check("gradient", [&] { bidirectional_gradient(in, blocks, all, op, dout, g, {}, call); });
+    check("block_causal_gradient",
+          [&] { block_causal_gradient(in, blocks, mixing, 2, op, dout, g, {}, call); });
     check("causal_gradient", [&] { causal_gradient(in, blocks, mixing, op, dout, g, {}, call); });
-    check("linear_gradient", [&] { linear_causal_gradient(in, op, dout, g, {}, call); });
-    check("softmax_gradient", [&] { softmax_causal_gradient(in, dout, g, {}, call); });
+    check("causal_gradient, decay",
+          [&] { causal_gradient(in, blocks, decay, op, dout, g, {}, call); });
+    check("linear_gradient", [&] { linear_bidirectional_gradient(in, op, dout, g, {}, call); });
+    check("linear_causal_gradient", [&] { linear_causal_gradient(in, op, dout, g, {}, call); });
+    check("softmax_gradient", [&] { softmax_bidirectional_gradient(in, dout, g, {}, call); });
+    check("softmax_causal_gradient", [&] { softmax_causal_gradient(in, dout, g, {}, call); });
     check("tangent", [&] { bidirectional_tangent(in, blocks, all, op, along, with, {}, call); });
+    check("block_causal_tangent",
+          [&] { block_causal_tangent(in, blocks, mixing, 2, op, along, with, {}, call); });
     check("causal_tangent", [&] { causal_tangent(in, blocks, mixing, op, along, with, {}, call); });
-    check("softmax_tangent", [&] { softmax_causal_tangent(in, along, with, {}, call); });
+    check("linear_tangent", [&] { linear_bidirectional_tangent(in, op, along, with, {}, call); });
+    check("linear_causal_tangent", [&] { linear_causal_tangent(in, op, along, with, {}, call); });
+    check("softmax_tangent", [&] { softmax_bidirectional_tangent(in, along, with, {}, call); });
+    check("softmax_causal_tangent", [&] { softmax_causal_tangent(in, along, with, {}, call); });
   }
   expect_safe("a result", {[&] { bidirectional(x.inputs(), blocks, all); }});
 }
@@ -94,6 +105,21 @@ TEST(Failures, OfPoliciesFitsAndDiagnosis) {
   expect_safe("sparse", {[&] { MixingMatrix<float>::sparse(mixing); }});
   expect_safe("diagnose", {[&] { diagnose(inputs(q, q, q), grid, mixing); }});
   expect_safe("fit_mixing", {[&] { fit_mixing(inputs(q, q, q), grid, Operator<>(), q, mixing); }});
+  const MixingMatrix<float> other(Matrix<float>::Constant(4, 4, 0.5f));
+  expect_safe("mixing_change_bound",
+              {[&] { mixing_change_bound(inputs(q, q, q), grid, mixing, other); }});
+  expect_safe("MixingFit", {[&] { MixingFit<float>{mixing}; }});
+  MixingFit<float> fit(mixing);
+  expect_safe("MixingFit::add", {[&] {
+                MixingFit<float> once(mixing);
+                once.add(inputs(q, q, q), grid, Operator<>(), q);
+              }});
+  fit.add(inputs(q, q, q), grid, Operator<>(), q);
+  expect_safe("MixingFit::solve", {[&] { fit.solve(); }});
+  expect_safe("suggest_from_data", {[&] { suggest_from_data(fit, grid.block_grid()); }});
+  expect_safe("fit_decay", {[&] { fit_decay(uniform_causal<float>(6), 2); }});
+  expect_safe("fit_distance", {[&] { fit_distance(mixing.view(), {2, 2}, {3, 3}, false); }});
+  expect_safe("resize", {[&] { resize(mixing, {2, 2}, {3, 3}); }});
 }
 
 TEST(Failures, OfThreads) {
@@ -126,13 +152,26 @@ TEST(Failures, OfStreams) {
   entry.state = [&] { return outputs() + saved(); };
   expect_safe("append", entry);
   expect_safe("copies of states", {[&] { auto copy = states; }});
+  const auto make = [&] {
+    return BlockStreaming<float, Contiguous>({.width = 4, .values = 4}, Contiguous(24, 4), mixing);
+  };
+  expect_safe("BlockStreaming", {[&] { make(); }});
+  const auto steps = make();
+  expect_safe("steps", x.entry([&] {
+    std::vector<StreamingState<float>> fresh(4, steps.start());
+    append(steps, std::span(fresh), x.inputs(), x.out);
+  }));
 }
 
 TEST(Failures, OfLayers) {
   const VisionOptions vision{
       .heads = 2, .tokens = {4, 6}, .block = {2, 3}, .order = TokenOrder::kRaster, .channels = 8};
   const LanguageOptions language{.heads = 2, .channels = 8, .chunk = 4, .chunks = 8};
+  const DeitOptions deit{.attention = vision, .channels = 8, .hidden = 16};
+  const LanguageBlockOptions block{.attention = language, .channels = 8, .hidden = 16};
   expect_safe("VisionLayer", {[&] { VisionLayer<float>{vision}; }});
+  expect_safe("DeitBlock", {[&] { DeitBlock<float>{deit}; }});
+  expect_safe("LanguageBlock", {[&] { LanguageBlock<float>{block}; }});
   expect_safe("LanguageLayer", {[&] { LanguageLayer<float>{language}; }});
   const auto check = [](const auto& layer) {
     const Matrix<float> x = Matrix<float>::Random(48, 8);
@@ -154,6 +193,8 @@ TEST(Failures, OfLayers) {
     expect_safe("copy", {[&] { auto copy = layer; }});
   };
   check(VisionLayer<float>(vision));
+  check(DeitBlock<float>(deit));
+  check(LanguageBlock<float>(block));
   const LanguageLayer<float> layer(language);
   check(layer);
   expect_safe("start", {[&] { layer.start(2); }});
