@@ -39,7 +39,7 @@ MHLA_LAUNCHED(bfloat16, false, false)
 MHLA_LAUNCHED(bfloat16, true, false)
 MHLA_LAUNCHED(half, false, false)
 MHLA_LAUNCHED(half, true, false)
-#if MHLA_WIDTH <= 128 && MHLA_VALUE_WIDTH <= 128
+#if MHLA_WIDTH <= 128
 MHLA_LAUNCHED(float, false, false)
 MHLA_LAUNCHED(float, true, false)
 #endif

@@ -46,6 +46,13 @@ TEST(FloatGradients, OfWiderValuesAreWithinTheBound) { run_all<48, 96>(); }
 TEST(FloatGradients, OfSeventyTwoColumnsAreWithinTheBound) { run_all<72, 72>(); }
 TEST(FloatGradients, OfWideHeadsAreWithinTheBound) { run_all<128, 128>(); }
 
+TEST(FloatGradients, OfValuesInHalvesAreWithinTheBound) {
+  run_all<128, 256>();
+  CallShape shape{.tokens = 70, .block = 20};
+  shape.op.decay_terms = 3;
+  run<128, 256, true>(shape, kGradientA100);
+}
+
 TEST(FloatGradients, EveryFeatureMapIsWithinTheBound) {
   for (const FeatureMap& map : {FeatureMap::identity(), FeatureMap::elu_plus_one()}) {
     CallShape shape{.batch = 2, .tokens = 40, .block = 13};

@@ -55,9 +55,9 @@ void expect_traffic(const Outcome& outcome) {
 
 template <class W>
 class FloatForms : public testing::Test {};
-using FloatWidths =
-    testing::Types<Width<float, 64, 64>, Width<float, 32, 32>, Width<float, 48, 96>,
-                   Width<float, 72, 72>, Width<float, 96, 48>, Width<float, 128, 128>>;
+using FloatWidths = testing::Types<Width<float, 64, 64>, Width<float, 32, 32>, Width<float, 48, 96>,
+                                   Width<float, 72, 72>, Width<float, 96, 48>,
+                                   Width<float, 128, 128>, Width<float, 128, 256>>;
 TYPED_TEST_SUITE(FloatForms, FloatWidths);
 
 TYPED_TEST(FloatForms, AreWithinTheBoundAndMoveWhatThePlanSays) {
@@ -82,7 +82,8 @@ TYPED_TEST(FloatForms, CrossQueryDenominatorsAreWithinTheBound) {
   CallShape shape{.tokens = {12, 12}, .block = {3, 4}};
   shape.op.denominator = Denominator::kCrossQuery;
   shape.op.eps = 1e-6f;
-  EXPECT_EQ((run<TypeParam::D, TypeParam::E>(shape, kA100)).early_launches, 3);
+  EXPECT_EQ((run<TypeParam::D, TypeParam::E>(shape, kA100)).early_launches,
+            3 * mhla::cuda::kHalves<TypeParam::E>);
 }
 
 TEST(Floats, EveryFeatureMapAndScaleIsWithinTheBound) {
@@ -166,6 +167,40 @@ TEST(Floats, LaterTokensNeverEnter) {
       }
       for (int t = 70; t < 132; ++t) ASSERT_FALSE(std::isfinite(broken.o.at(0, t, 0, e))) << t;
     }
+  }
+}
+
+// Denominators depend on keys alone, so both halves have the same.
+TEST(Floats, WideValuesHaveTheBitsOfTwoCalls) {
+  for (const bool causal : {false, true}) {
+    const CallShape shape{.heads = 2, .tokens = 70, .block = 20, .causal = causal};
+    Call<float> whole = random_call<float, 128, 256>(shape, 2);
+    const Plan plan = mhla::cuda::plan<128, 256>(problem_of(whole), kH100);
+    run_only<128, 256>(whole, plan, kH100, 1);
+    for (int h = 0; h < 2; ++h) {
+      Call<float> half = random_call<float, 128, 128>(shape, 2);
+      std::int64_t place = 0;
+      half.each_coefficient([&](float& m, int) { m = whole.mixing[place++]; });
+      half.v.each([&](int b, int t, int head, int e) {
+        half.v.at(b, t, head, e) = whole.v.at(b, t, head, e + 128 * h);
+      });
+      const Plan of_half = mhla::cuda::plan<128, 128>(problem_of(half), kH100);
+      EXPECT_EQ(plan.workspace_bytes, of_half.workspace_bytes);
+      EXPECT_EQ(plan.traffic.total(), 2 * of_half.traffic.total());
+      run_only<128, 128>(half, of_half, kH100, 1);
+      half.o.each([&](int b, int t, int head, int e) {
+        ASSERT_EQ(half.o.at(b, t, head, e), whole.o.at(b, t, head, e + 128 * h)) << t << " " << e;
+      });
+    }
+  }
+}
+
+TEST(Floats, WideValuesHaveNoNorm) {
+  CallShape shape{.tokens = 40, .block = 20};
+  for (const bool normed : {false, true}) {
+    shape.normed = normed;
+    Call<float> call = random_call<float, 128, 256>(shape, 1);
+    EXPECT_EQ((mhla::cuda::plan<128, 256>(problem_of(call), kA100).lacks_norm), normed);
   }
 }
 

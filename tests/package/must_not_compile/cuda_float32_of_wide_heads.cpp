@@ -1,4 +1,4 @@
-// expect: float32 tensors have kernels for D and E up to 128
+// expect: float32 tensors have kernels for D up to 128
 #include "mhla/cuda/attention/make_problem.cuh"
 
 #if defined(MHLA_CONTROL)

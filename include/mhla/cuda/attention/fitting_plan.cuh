@@ -24,8 +24,7 @@ AnyPlan fitting(const char* function, const AnyPlan& plan, const Device& device)
             plan.missing.kernel + " of the " + name(plan.form) + " form");
   }
   if (plan.lacks_norm) {
-    mhla::detail::fail_option(function, "gain",
-                              "normalises outputs of a causal form with D above 128",
+    mhla::detail::fail_option(function, "gain", "normalises outputs that no kernel has as a whole",
                               "no gain: each thread block has half the columns of an output");
   }
   return plan;

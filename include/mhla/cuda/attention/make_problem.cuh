@@ -45,7 +45,7 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
   const Operator& options = options_of(op);
   (void)form_bounds<D, E>(Arch::kSm80);  // rejects unsupported (D, E)
   if constexpr (std::is_same_v<T, float>) {
-    static_assert(Widths<D, E>::kFloats, "float32 tensors have kernels for D and E up to 128");
+    static_assert(Widths<D, E>::kFloats, "float32 tensors have kernels for D up to 128");
   }
   constexpr Index kLimit = std::numeric_limits<std::int32_t>::max();
   const Index items = in.q.batch(), heads = in.q.heads();

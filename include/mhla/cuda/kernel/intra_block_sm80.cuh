@@ -44,9 +44,10 @@ struct IntraBlockParameters {
   const float* column_weights = nullptr;  ///< w_j, or null
 };
 
-/// Parts of c's columns, each of which a launch takes: two where a and sums exceed the registers.
+/// Parts of c's columns, each of which a launch takes: several where a and sums exceed the
+/// registers.
 template <class T, int K, int C>
-inline constexpr int kIntraBlockParts = kIsFloat<T>            ? (K + C > 192 ? 2 : 1)
+inline constexpr int kIntraBlockParts = kIsFloat<T>            ? (K + C > 192 ? C / 64 : 1)
                                         : Width<K>::kParts > 1 ? Width<C>::kParts
                                                                : 1;
 

@@ -65,8 +65,11 @@ struct Widths {
       kWgmma && Width<D>::kPanelCount == 1 && Width<E>::kPanelCount == 1;
   /// True if a kernel of the quadratic form splits keys: a warp holds 16 keys and values.
   static constexpr bool kSplitsKeys = D == E && Width<D>::kPanels && Width<D>::kParts == 1;
-  /// True if kernels take floats: tiles of both parts fit into the least shared memory.
-  static constexpr bool kFloats = Width<D>::kParts == 1 && Width<E>::kParts == 1;
+  /// True if calls take floats. Tiles of high and low parts with up to 128 columns fit into the
+  /// least shared memory.
+  static constexpr bool kFloats = Width<D>::kParts == 1;
+  /// True if each half of the values of floats has a call of its own.
+  static constexpr bool kFloatHalves = kFloats && Width<E>::kParts > 1;
   /// Registers per thread that hold 16 rows of features and their sums with values, in one warp.
   static constexpr int kHeldRegisters = D / 4 + E / 2;
   /// True if the quadratic form has kernels: these registers and about 74 others are at most 255.

@@ -11,7 +11,8 @@
 ///                   where the mixing matrix is a sum of decaying terms
 ///
 /// If tokens are masked or packed, have a prefix, or feature maps are one's own, features ->
-/// (angle_rows) -> form -> (selected_rows) (staging.cuh).
+/// (angle_rows) -> form -> (selected_rows) (staging.cuh). Floats with values of more than 128
+/// columns take a form for each half of the columns.
 ///
 /// The first kernel of a call begins after earlier work in the stream. Each further kernel begins
 /// early (Start) and waits for the previous one, which has waited for those before it.
@@ -277,51 +278,62 @@ void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pai
   }
 }
 
-}  // namespace detail
-
+/// Launches the kernels of a problem that copies no tensor.
 template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
-void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
-         const Device& device, const Stream& stream) {
-  const std::int32_t pairs = problem.pairs();
-  if (pairs == 0) return;
+void run_form(const Plan& plan, const Problem& problem, MixingArray mixing,
+              unsigned char* workspace, const Device& device, const Stream& stream) {
   constexpr bool kOneKernel = !kRotary && !kIsFloat<T>;  // forms of one kernel
-  if (problem.copies()) {
-    run<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace, device, stream, problem.op);
-    return;
-  }
+  const std::int32_t pairs = problem.pairs();
   const DirectParameters direct = direct_stage(problem, mixing);
   switch (plan.form) {
     case Form::kQuadratic:
       if constexpr (!kCausal && kOneKernel) {
-        if (detail::crosses(problem)) {
-          detail::run_quadratic<T, D, E, false, true>(plan, direct, pairs, device, stream);
+        if (crosses(problem)) {
+          run_quadratic<T, D, E, false, true>(plan, direct, pairs, device, stream);
           return;
         }
       }
       if constexpr (kOneKernel) {
-        detail::run_quadratic<T, D, E, kCausal, false>(plan, direct, pairs, device, stream);
+        run_quadratic<T, D, E, kCausal, false>(plan, direct, pairs, device, stream);
       }
       return;
     case Form::kFused:
       if constexpr (kCausal && Widths<D, E>::kFusedCausal && kOneKernel) {
-        detail::run_copying<FusedCausalSm90<T, D, E>>(direct, pairs, device, stream,
-                                                      Start::kInOrder);
+        run_copying<FusedCausalSm90<T, D, E>>(direct, pairs, device, stream, Start::kInOrder);
       } else if constexpr (!kCausal && kOneKernel) {
-        detail::run_fused<T, D, E>(plan, direct, pairs, device, stream);
+        run_fused<T, D, E>(plan, direct, pairs, device, stream);
       }
       return;
     case Form::kThreeStage: {
       const WorkspaceArrays arrays =
           workspace_arrays<D, E>(problem, scratch_of<D, E>(problem, device), workspace);
       if (problem.op.summaries == Precision::kPair) {
-        detail::run_three_stages<T, D, E, Precision::kPair, kCausal, kRotary>(
-            plan, problem, mixing, arrays, device, stream);
+        run_three_stages<T, D, E, Precision::kPair, kCausal, kRotary>(plan, problem, mixing, arrays,
+                                                                      device, stream);
       } else if constexpr (!kIsFloat<T>) {
-        detail::run_three_stages<T, D, E, Precision::kSingle, kCausal, kRotary>(
-            plan, problem, mixing, arrays, device, stream);
+        run_three_stages<T, D, E, Precision::kSingle, kCausal, kRotary>(plan, problem, mixing,
+                                                                        arrays, device, stream);
       }
       return;
     }
+  }
+}
+
+}  // namespace detail
+
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
+void run(const Plan& plan, const Problem& problem, MixingArray mixing, unsigned char* workspace,
+         const Device& device, const Stream& stream) {
+  if (problem.pairs() == 0) return;
+  if (problem.copies()) {
+    run<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace, device, stream, problem.op);
+  } else if constexpr (kIsFloat<T> && Widths<D, E>::kFloatHalves) {
+    for (int h = 0; h < kHalves<E>; ++h) {
+      detail::run_form<T, D, kHalfWidth<E>, kCausal, kRotary>(plan, half_of<E>(problem, h), mixing,
+                                                              workspace, device, stream);
+    }
+  } else {
+    detail::run_form<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace, device, stream);
   }
 }
 

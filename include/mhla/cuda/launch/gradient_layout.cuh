@@ -45,8 +45,8 @@ namespace mhla::cuda {
 /// \tparam kRotary  problem.forward.rotary
 template <int D, int E, bool kCausal, bool kRotary>
 struct GradientLayout {
-  static constexpr int kHalfWidth = detail::kHalfWidth<E>;
-  static constexpr int kHalves = detail::kHalves<E>;
+  static constexpr int kHalfWidth = cuda::kHalfWidth<E>;
+  static constexpr int kHalves = cuda::kHalves<E>;
   static constexpr int kSlabs = SummaryProductsSm80<bfloat16, kHalfWidth * D>::kSlabs;
   using DecayProducts = DecayProductsSm80<bfloat16, kHalfWidth * D, Precision::kSingle>;
 
@@ -108,13 +108,13 @@ struct GradientLayout {
     return is_plain(forward().op.key_map) ? forward().k : read_only(arrays.key_features);
   }
   Problem query_product(int h) const {
-    return detail::product_of(forward(), detail::half_of<E>(read_only(arrays.dn), h),
-                              detail::half_of<E>(forward().v, h), key_features(),
+    return detail::product_of(forward(), values_half(read_only(arrays.dn), h),
+                              values_half(forward().v, h), key_features(),
                               arrays.dquery_features[h], false);
   }
   Problem key_product(int h) const {
-    return detail::product_of(forward(), detail::half_of<E>(forward().v, h),
-                              detail::half_of<E>(read_only(arrays.dn), h), query_features(),
+    return detail::product_of(forward(), values_half(forward().v, h),
+                              values_half(read_only(arrays.dn), h), query_features(),
                               arrays.dkey_features[h], true);
   }
   Problem value_product() const {
@@ -184,7 +184,15 @@ struct GradientLayout {
     p.chunks = detail::chunks_of(p.pairs, ((p.items() - 1) / 8 + std::int64_t{1}) * matrices());
     return p;
   }
-  ScoreProductParameters intra_products() const { return score_products(true); }
+  /// Products of half h of the values of floats, the first of which adds the weights, or of all.
+  ScoreProductParameters intra_products(int h) const {
+    ScoreProductParameters p = score_products(true);
+    if (h == 0) return p;
+    p.v = values_half(p.v, h), p.dn = values_half(p.dn, h);
+    p.weights = nullptr;
+    p.parts += h * std::int64_t{p.chunks} * p.row_parts() * mq();
+    return p;
+  }
 
   /// Products of half h of the values, and with the first half those of key sums.
   DecayProductParameters decay_products(int h) const {
@@ -234,13 +242,16 @@ struct GradientLayout {
   std::int64_t matrix_parts() const { return mixing_parts() * numbers(); }
   /// Number of parts that a causal form's own blocks add to a matrix's gradient.
   std::int32_t intra_parts() const {
-    const ScoreProductParameters p = intra_products();
-    return p.chunks * p.row_parts();
+    const ScoreProductParameters p = intra_products(0);
+    return (forward().floats ? kHalves : 1) * p.chunks * p.row_parts();
   }
   std::int32_t items() const { return pairs() * mq(); }
   std::int32_t gain_chunks() const { return detail::chunks_of(items(), 2); }
 
  private:
+  ConstTokenTensor values_half(const ConstTokenTensor& x, int h) const {
+    return half_of<E>(x, h, forward().number_bytes());
+  }
   /// Number of parts of decaying terms, of some halves of the values.
   std::int32_t decay_parts(std::int32_t halves) const {
     constexpr auto kTiles = static_cast<std::int32_t>(DecayProducts::kSummaryTiles);

@@ -8,7 +8,6 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/problem.cuh"
-#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -48,19 +47,6 @@ struct GradientProblem {
 };
 
 namespace detail {
-
-/// Value columns per product of dphi. Values wider than 128 columns are multiplied in halves.
-template <int E>
-inline constexpr int kHalfWidth = Width<E>::kPart;
-template <int E>
-inline constexpr int kHalves = E / kHalfWidth<E>;
-
-/// Columns of half h of a tensor of values.
-template <int E, class Byte>
-constexpr BasicTokenTensor<Byte> half_of(BasicTokenTensor<Byte> x, int h) {
-  if (x.data != nullptr) x.data += 2 * kHalfWidth<E> * h;
-  return x;
-}
 
 /// The product F(a, b, c; m) -> y. If `transposed`, key blocks read query blocks.
 constexpr Problem product_of(const Problem& forward, ConstTokenTensor a, ConstTokenTensor b,

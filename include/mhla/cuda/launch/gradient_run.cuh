@@ -251,14 +251,21 @@ class GradientRun {
     }
   }
 
-  /// Launches the kernel for c, or for each half of its columns if a and b are wide, too.
+  /// Launches the kernel for c, or for parts of its columns. Wide floats are multiplied in halves
+  /// of a and b, the first of which adds the weights.
   template <int K, int C, bool kLater, class Stream>
   void run_intra_block(IntraBlockParameters p, const Stream& stream) const {
-    constexpr int kParts = kIntraBlockParts<T, K, C>;
-    const std::int32_t bytes = l_.forward().number_bytes() * C / kParts;
-    for (int part = 0; part < kParts; ++part) {
-      stream.template run<IntraBlockSm80<T, K, C / kParts, kLater>>(p, l_.pairs());
-      p.c.data += bytes, p.y.data += bytes;
+    constexpr int kHalf = kIsFloat<T> ? cuda::kHalfWidth<K> : K;
+    constexpr int kParts = kIntraBlockParts<T, kHalf, C>;
+    const std::int32_t bytes = l_.forward().number_bytes();
+    for (int half = 0; half < K / kHalf; ++half) {
+      IntraBlockParameters of_part = p;
+      for (int part = 0; part < kParts; ++part) {
+        stream.template run<IntraBlockSm80<T, kHalf, C / kParts, kLater>>(of_part, l_.pairs());
+        of_part.c.data += bytes * C / kParts, of_part.y.data += bytes * C / kParts;
+      }
+      p.a.data += bytes * kHalf, p.b.data += bytes * kHalf;
+      p.row_weights = p.column_weights = nullptr;
     }
   }
 

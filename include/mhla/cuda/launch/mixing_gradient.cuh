@@ -79,13 +79,16 @@ class MixingGradientRun {
 
   template <class Stream>
   void sum(const Stream& stream) const {
+    constexpr int kColumns = kIsFloat<T> ? kHalfWidth : E;
     const auto multiply = [&](ScoreProductParameters p, std::int64_t matrix_parts) {
       p.matrix_parts = matrix_parts;
-      stream.template run<ScoreProductsSm80<T, D, E>>(p, l_.pairs());
+      stream.template run<ScoreProductsSm80<T, D, kColumns>>(p, l_.pairs());
     };
     if (l_.plan.scores) multiply(l_.score_products(false), l_.matrix_parts());
     if constexpr (kCausal) {
-      multiply(l_.intra_products(), std::int64_t{l_.intra_parts()} * l_.mq());
+      for (int h = 0; h < E / kColumns; ++h) {
+        multiply(l_.intra_products(h), std::int64_t{l_.intra_parts()} * l_.mq());
+      }
     }
     if (l_.adds_sums()) {
       SumProductParameters p = l_.sum_products();

@@ -71,8 +71,7 @@ struct Plan {
   /// A kernel that does not fit into the device's shared memory, so that calls are refused. Devices
   /// with kLeastShared bytes have kernels that fit.
   KernelNeed missing{};
-  /// True if no kernel normalises outputs of these widths in a causal form, so that calls are
-  /// refused.
+  /// True if no kernel has all columns of an output that is normalised, so that calls are refused.
   bool lacks_norm = false;
 };
 
@@ -217,7 +216,7 @@ constexpr KernelNeed largest_need(const Problem& problem, const Plan& plan) {
       return {"fused", few ? fused_bytes<D, E, 4, 4>() : fused_bytes<D, E, kMost, kLeast>()};
     }
   }
-  if constexpr (Widths<D, E>::kFloats) {
+  if constexpr (Widths<D, E>::kFloats && !Widths<D, E>::kFloatHalves) {
     if (problem.floats) return largest_stage<D, E, Precision::kPair, float>(problem);
   }
   return largest_stage<D, E, P>(problem);
@@ -273,6 +272,15 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
     of_copies.workspace_bytes += staging.bytes();
     of_copies.traffic.tensors += staging.traffic();
     return of_copies;
+  }
+  if constexpr (Widths<D, E>::kFloatHalves) {
+    if (problem.floats) {
+      Plan halves = plan<D, kHalfWidth<E>>(half_of<E>(problem, 0), device);
+      halves.traffic.tensors *= 2;
+      halves.traffic.summaries *= 2;
+      halves.lacks_norm = problem.norm.normed;
+      return halves;
+    }
   }
   const FormBounds bounds = form_bounds<D, E>(device.kernels(), device.shared_bytes);
   const std::int32_t keys = problem.key_blocks.tokens();

@@ -11,6 +11,7 @@
 #include "mhla/cuda/tile/rotary.cuh"
 #include "mhla/cuda/tile/selection.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
+#include "mhla/cuda/tile/width.cuh"
 
 namespace mhla::cuda {
 
@@ -124,6 +125,31 @@ constexpr Problem of_floats(const Problem& problem) {
   floats.floats = true;
   floats.op.summaries = Precision::kPair;
   return floats;
+}
+
+/// Value columns of a product that takes wide values in halves, of at most 128 columns each.
+/// Products of dphi do, and forms of floats.
+template <int E>
+inline constexpr int kHalfWidth = Width<E>::kPart;
+template <int E>
+inline constexpr int kHalves = Width<E>::kParts;
+
+/// Columns of half h of a tensor of values.
+/// \param bytes  of a number
+template <int E, class Byte>
+constexpr BasicTokenTensor<Byte> half_of(BasicTokenTensor<Byte> x, int h, std::int32_t bytes) {
+  if (x.data != nullptr) x.data += bytes * kHalfWidth<E> * h;
+  return x;
+}
+
+/// The problem of half h of the values, without norm and gate.
+template <int E>
+constexpr Problem half_of(const Problem& problem, int h) {
+  Problem half = problem;
+  half.v = half_of<E>(problem.v, h, problem.number_bytes());
+  half.o = half_of<E>(problem.o, h, problem.number_bytes());
+  half.norm = {};
+  return half;
 }
 
 /// A group of `heads` heads of `batch` batch items.
