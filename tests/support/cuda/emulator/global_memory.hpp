@@ -4,9 +4,9 @@
 /// Device memory: the ranges that kernels may access, and for each 4 bytes of them the writers and
 /// readers in the launch.
 ///
-/// Blocks of a grid are not ordered, so that no block may access what another writes. Threads of a
-/// block may exchange device memory through barriers, with coherent reads. Memory that is read as
-/// constant must not be written in the launch.
+/// Blocks of a grid are ordered by counters alone (releases.hpp). Otherwise no block may access
+/// what another writes. Threads of a block may exchange device memory through barriers, with
+/// coherent reads. Memory that is read as constant must not be written in the launch.
 ///
 /// If a launch begins early, the previous launch may still run. Only threads that are ordered after
 /// a wait of their block (griddepcontrol.wait) may read what that launch wrote, or write what it
@@ -28,6 +28,7 @@
 #include "emulator/clocks.hpp"
 #include "emulator/counters.hpp"
 #include "emulator/fault.hpp"
+#include "emulator/releases.hpp"
 
 namespace emulator {
 
@@ -46,6 +47,7 @@ class GlobalMemory {
     running_begin_ = early ? launch_begin_ : serial_ + 1;
     launch_begin_ = serial_ + 1;
     for (Range& r : ranges_) r.traffic = {};
+    releases_.begin_launch();
   }
   void begin_block(const Clocks& clocks, const Place& place) {
     ++serial_;
@@ -53,6 +55,7 @@ class GlobalMemory {
     place_ = &place;
     lists_.clear();
     waits_.clear();
+    releases_.begin_block();
   }
   void end_block() const {
     if (early_ && waits_.empty()) {
@@ -84,6 +87,15 @@ class GlobalMemory {
   void write(Actor who, Epoch as, const void* to, std::size_t bytes, std::size_t alignment,
              const char* what);
 
+  /// Thread `who` adds to a counter or reads it. It then releases what `seen` has, or acquires.
+  void count(Actor who, const void* counter, const char* what);
+  void release(const void* counter, Vector seen) {
+    releases_.release(counter, serial_, std::move(seen));
+  }
+  void acquire(Actor who, const void* counter, std::uint32_t count) {
+    releases_.acquire(counter, count, clocks_->now(who));
+  }
+
   void report(Report& report) const {
     for (const Range& r : ranges_) {
       report.traffic[r.name].read += r.traffic.read;
@@ -112,7 +124,7 @@ class GlobalMemory {
                   Access access, const char* what);
   bool now(std::uint32_t serial) const { return serial >= launch_begin_; }
   bool ordered(Actor who, std::uint32_t serial, Epoch e) const {
-    return serial == serial_ && clocks_->sees(who, e);
+    return serial == serial_ ? clocks_->sees(who, e) : releases_.ordered(*clocks_, who, serial, e);
   }
   /// Returns true if an access of the previous launch may still be in flight.
   bool running(std::uint32_t serial) const { return serial >= running_begin_ && !now(serial); }
@@ -132,6 +144,7 @@ class GlobalMemory {
   bool early_ = false;
   std::vector<Epoch> waits_;                          ///< the block's waits for the previous launch
   std::unordered_map<const Granule*, Vector> lists_;  ///< reads of this block by several threads
+  Releases releases_;
   const Clocks* clocks_ = nullptr;
   const Place* place_ = nullptr;
 };
@@ -239,6 +252,14 @@ inline void GlobalMemory::write(Actor who, Epoch as, const void* to, std::size_t
     g->writer = as.actor;
     g->write_clock = as.clock;
     g->read_serial = 0;
+  }
+}
+
+inline void GlobalMemory::count(Actor who, const void* counter, const char* what) {
+  const Granule* g = locate(who, counter, 4, 4, Access::kWrite, what);
+  if (now(g->write_serial) || now(g->read_serial) || now(g->constant_serial) ||
+      (running(g->write_serial) && !waited(who))) {
+    fail(Kind::kRaceGlobal, who, counter, what, "of what other instructions access meanwhile");
   }
 }
 

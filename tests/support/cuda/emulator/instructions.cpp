@@ -14,11 +14,13 @@
 #include "emulator/barriers.hpp"
 #include "emulator/block.hpp"
 #include "emulator/copies.hpp"
+#include "emulator/device_counters.hpp"
 #include "emulator/matrices.hpp"
 #include "emulator/numbers.hpp"
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
 #include "mhla/cuda/ptx/copy_async.cuh"
+#include "mhla/cuda/ptx/counter.cuh"
 #include "mhla/cuda/ptx/global.cuh"
 #include "mhla/cuda/ptx/index.cuh"
 #include "mhla/cuda/ptx/matrix.cuh"
@@ -200,9 +202,20 @@ float rcp_approx(float x) { return 1 / x; }
 float rsqrt_approx(float x) { return static_cast<float>(1 / std::sqrt(static_cast<double>(x))); }
 float ex2_approx(float x) { return static_cast<float>(std::exp2(static_cast<double>(x))); }
 
-// ---- copies, global memory, index ----
+// ---- copies, counters, global memory, index ----
 
 void cp_async_commit_group() { current().part<emulator::Copies>().commit(); }
+
+using emulator::DeviceCounters;
+std::uint32_t atom_add(std::uint32_t* counter) {
+  return current().part<DeviceCounters>().add(counter, false);
+}
+void red_add_release(std::uint32_t* counter) {
+  current().part<DeviceCounters>().add(counter, true);
+}
+void wait_acquire(const std::uint32_t* counter, std::uint32_t count) {
+  current().part<DeviceCounters>().wait(counter, count);
+}
 
 using emulator::load_global, emulator::store_global, emulator::Read;
 Words4 ld_global_nc_v4(const void* from) { return load_global<Words4>(from, Read::kConstant); }
