@@ -75,9 +75,65 @@ class CausalReadOutSm80 {
            Config::kColumnParts;
   }
   MHLA_DEVICE void operator()(const Params& p) const {
-    constexpr int kAhead = Config::kSlots - 1;
-    const WorkTile at = work_tile(p);
+    const WorkTile at = work_tile(p, ptx::ctaid_x());
     ptx::griddepcontrol_wait();
+    read_out(p, at);
+  }
+  /// Does the work of thread block `index`.
+  static MHLA_DEVICE void run(const Params& p, std::uint32_t index) {
+    read_out(p, work_tile(p, index));
+  }
+
+ private:
+  using Rows = typename Config::Rows;
+  using State = typename Config::State;
+  using Values = typename Config::Values;
+  static constexpr int kTokens = Config::kTokens;
+  static constexpr int kGroups = kTokens / 16;  ///< groups of 16 keys
+  using WorkTile = CausalReadOutTile<Config>;
+
+  /// Values of a warp for its 16 tokens.
+  struct Sums {
+    FactorRows<T, D> rows{};           // phi(q)
+    FactorRows<T, kTokens> weights{};  // P of 64 keys
+    float n[Config::kColumns / 8][4] = {};
+    RowPair denominator{0, 0};  // the thread's part of the row sums of P
+    RowPair earlier{0, 0};      // phi(q) . z~
+  };
+
+  /// Number of thread blocks per block of tokens.
+  static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
+    return static_cast<unsigned>((p.blocks.slots() - 1) / kTokens + 1);
+  }
+
+  static MHLA_DEVICE WorkTile work_tile(const Params& p, std::uint32_t column_part) {
+    const std::uint32_t thread = ptx::tid_x();
+    const std::uint32_t index = column_part / Config::kColumnParts;
+    const std::uint32_t item = index / parts(p);
+    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
+    const auto block = static_cast<std::int32_t>(item % blocks);
+    const auto part = static_cast<std::int32_t>(index % parts(p));
+    const std::int32_t width = p.blocks.slots();
+    const std::int32_t first = block * width;
+    const std::int32_t left = p.blocks.tokens() - first;
+    const auto pair = static_cast<std::int32_t>(item / blocks);
+    const std::int32_t states = p.mixing.diagonal(block) > 0 ? Config::kParts * Config::kStates : 0;
+    return {thread % 32,
+            static_cast<std::int32_t>(thread / 32),
+            ptx::shared_begin(),
+            batch_head(pair, p.heads),
+            static_cast<std::int32_t>(p.mixtures.first(pair, p.blocks.blocks())) + block,
+            block,
+            part,
+            static_cast<std::int32_t>(column_part % Config::kColumnParts) * Config::kColumns,
+            first,
+            first + (left < width ? left : width),
+            states,
+            1 + states + (part + 1) * Config::kKeyItems};
+  }
+
+  static MHLA_DEVICE void read_out(const Params& p, const WorkTile& at) {
+    constexpr int kAhead = Config::kSlots - 1;
     if (at.first + at.part * kTokens >= at.last) return;  // in a short last block
     MHLA_CUDA_LOOP
     for (std::int32_t n = 0; n < kAhead; ++n) copy_item(p, at, n);
@@ -108,55 +164,6 @@ class CausalReadOutSm80 {
     }
     ptx::bar_sync();
     write_output(p, at, sums);
-  }
-
- private:
-  using Rows = typename Config::Rows;
-  using State = typename Config::State;
-  using Values = typename Config::Values;
-  static constexpr int kTokens = Config::kTokens;
-  static constexpr int kGroups = kTokens / 16;  ///< groups of 16 keys
-  using WorkTile = CausalReadOutTile<Config>;
-
-  /// Values of a warp for its 16 tokens.
-  struct Sums {
-    FactorRows<T, D> rows{};           // phi(q)
-    FactorRows<T, kTokens> weights{};  // P of 64 keys
-    float n[Config::kColumns / 8][4] = {};
-    RowPair denominator{0, 0};  // the thread's part of the row sums of P
-    RowPair earlier{0, 0};      // phi(q) . z~
-  };
-
-  /// Number of thread blocks per block of tokens.
-  static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
-    return static_cast<unsigned>((p.blocks.slots() - 1) / kTokens + 1);
-  }
-
-  static MHLA_DEVICE WorkTile work_tile(const Params& p) {
-    const std::uint32_t thread = ptx::tid_x();
-    const std::uint32_t column_part = ptx::ctaid_x();
-    const std::uint32_t index = column_part / Config::kColumnParts;
-    const std::uint32_t item = index / parts(p);
-    const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
-    const auto block = static_cast<std::int32_t>(item % blocks);
-    const auto part = static_cast<std::int32_t>(index % parts(p));
-    const std::int32_t width = p.blocks.slots();
-    const std::int32_t first = block * width;
-    const std::int32_t left = p.blocks.tokens() - first;
-    const auto pair = static_cast<std::int32_t>(item / blocks);
-    const std::int32_t states = p.mixing.diagonal(block) > 0 ? Config::kParts * Config::kStates : 0;
-    return {thread % 32,
-            static_cast<std::int32_t>(thread / 32),
-            ptx::shared_begin(),
-            batch_head(pair, p.heads),
-            static_cast<std::int32_t>(p.mixtures.first(pair, p.blocks.blocks())) + block,
-            block,
-            part,
-            static_cast<std::int32_t>(column_part % Config::kColumnParts) * Config::kColumns,
-            first,
-            first + (left < width ? left : width),
-            states,
-            1 + states + (part + 1) * Config::kKeyItems};
   }
 
   /// Starts the copies of an item, or of nothing after the last one. z~ comes with Q.

@@ -74,15 +74,13 @@ struct MixingSm80 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const WorkTile at = work_tile(p);
+    const WorkTile at = work_tile(p, ptx::nctaid_x() - 1 - ptx::ctaid_x());
     ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
-    if (at.column_tile < Config::kColumnTiles) {
-      mix_summaries(p, at);
-    } else {
-      mix_key_sums(p, at);
-    }
+    mix(p, at);
   }
+  /// Does the work of thread block `index`, counted upward.
+  static MHLA_DEVICE void run(const Params& p, std::uint32_t index) { mix(p, work_tile(p, index)); }
 
  private:
   static constexpr int kStages = Config::kStages;
@@ -119,9 +117,8 @@ struct MixingSm80 {
     return Config::kColumnTiles + (p.out.key_sum != nullptr ? kKeySumTiles : 0);
   }
 
-  static MHLA_DEVICE WorkTile work_tile(const Params& p) {
+  static MHLA_DEVICE WorkTile work_tile(const Params& p, std::uint32_t index) {
     const std::uint32_t thread = ptx::tid_x();
-    const std::uint32_t index = ptx::nctaid_x() - 1 - ptx::ctaid_x();
     const std::uint32_t column_tile = index / row_tiles(p);
     const std::uint32_t row_tile = index % row_tiles(p);
     const auto row = static_cast<std::int32_t>(row_tile) * Config::kRows;
@@ -149,6 +146,14 @@ struct MixingSm80 {
       return PatternBits::next(p.mixing.strips + tile, strip, strips);
     } else {
       return strip;
+    }
+  }
+
+  static MHLA_DEVICE void mix(const Params& p, const WorkTile& at) {
+    if (at.column_tile < Config::kColumnTiles) {
+      mix_summaries(p, at);
+    } else {
+      mix_key_sums(p, at);
     }
   }
 

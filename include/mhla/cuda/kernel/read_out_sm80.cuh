@@ -74,7 +74,15 @@ class ReadOutSm80 {
   static constexpr unsigned grid(const Params& p, int pairs) {
     return static_cast<unsigned>(pairs) * static_cast<unsigned>(p.blocks.blocks()) * parts(p);
   }
-  MHLA_DEVICE void operator()(const Params& p) const;
+  MHLA_DEVICE void operator()(const Params& p) const {
+    const WorkTile at = work_tile(p, ptx::ctaid_x());
+    ptx::griddepcontrol_wait();
+    read_out(p, at);
+  }
+  /// Does the work of thread block `index`.
+  static MHLA_DEVICE void run(const Params& p, std::uint32_t index) {
+    read_out(p, work_tile(p, index));
+  }
 
  private:
   using Strip = typename Config::Strip;
@@ -92,7 +100,7 @@ class ReadOutSm80 {
     return static_cast<unsigned>((p.blocks.slots() - 1) / Config::kSlots + 1);
   }
 
-  static MHLA_DEVICE WorkTile work_tile(const Params& p);
+  static MHLA_DEVICE WorkTile work_tile(const Params& p, std::uint32_t index);
   /// Returns a thread's index. If D is wide it is read again: addresses leave the registers.
   static MHLA_DEVICE std::uint32_t index_of(std::uint32_t thread) {
     if constexpr (Width<D>::kParts == 1) return thread;
@@ -114,6 +122,7 @@ class ReadOutSm80 {
   static MHLA_DEVICE void copy_mixture(const Params& p, const WorkTile& at, int column);
   static MHLA_DEVICE void copy_strip(const Params& p, const WorkTile& at, std::int32_t strip);
   static MHLA_DEVICE void store_cross_sums(const Params& p, const WorkTile& at);
+  static MHLA_DEVICE void read_out(const Params& p, const WorkTile& at);
   static MHLA_DEVICE void read_out_strips(const Params& p, const WorkTile& at, Pass pass);
   static MHLA_DEVICE void read_out_strip(const Params& p, const WorkTile& at, Pass pass,
                                          std::int32_t strip);
@@ -122,9 +131,8 @@ class ReadOutSm80 {
 // -------------------------------------------------------------------------------------------------
 
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
-MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::operator()(const Params& p) const {
-  const WorkTile at = work_tile(p);
-  ptx::griddepcontrol_wait();
+MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out(const Params& p,
+                                                                    const WorkTile& at) {
   copy_key_sum(p, at);
   copy_mixture(p, at, 0);
   const BlockTokens tokens{p.blocks, p.blocks.origin(at.block), at.slot};
@@ -169,9 +177,10 @@ MHLA_DEVICE void ReadOutSm80<T, D, E, P, kRotary, kLimit>::read_out_strips(const
 }
 
 template <class T, int D, int E, Precision P, bool kRotary, int kLimit>
-MHLA_DEVICE auto ReadOutSm80<T, D, E, P, kRotary, kLimit>::work_tile(const Params& p) -> WorkTile {
+MHLA_DEVICE auto ReadOutSm80<T, D, E, P, kRotary, kLimit>::work_tile(const Params& p,
+                                                                     std::uint32_t index)
+    -> WorkTile {
   const std::uint32_t thread = ptx::tid_x();
-  const std::uint32_t index = ptx::ctaid_x();
   const std::uint32_t item = index / parts(p);
   const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
   const auto pair = static_cast<std::int32_t>(item / blocks);

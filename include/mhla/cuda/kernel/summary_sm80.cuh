@@ -13,7 +13,8 @@
 /// With kRotary, phi(k_t) rotates before the product (tile/rotary.cuh), for S_b alone.
 ///
 /// A thread block computes one S_b, or 128 rows of S_b if D is larger: thread block
-/// (pair * M + b) * parts + part along x. Strips of 32 slots of K and
+/// (pair * M + b) * parts + part along x. With kColumnParts = 2, it has half of the columns, in as
+/// many warps as there are along D (joined_stages_sm80.cuh). Strips of 32 slots of K and
 /// V arrive through a ring of stages in shared memory. The A operand is phi^T, read transposed and
 /// mapped in registers. The B operand is V:
 ///
@@ -56,38 +57,40 @@
 
 namespace mhla::cuda {
 
-/// \tparam T  element type of the tensors; those of 16 bits have the same sizes
-template <int D, int E, class T = bfloat16>
+/// \tparam T             element type of the tensors; those of 16 bits have the same sizes
+/// \tparam kColumnParts  thread blocks that share the columns of E
+template <int D, int E, class T = bfloat16, int kColumnParts = 1>
 struct SummaryConfig {
   using Rows = Width<Width<D>::kPart>;                // of S, per thread block
   static constexpr int kRowTiles = Rows::kWarpTiles;  // tiles of 16 rows per warp
   static constexpr int kRowWarps = Rows::kTileWarps;
-  static constexpr int kColumnWarps = kRowTiles;
-  static constexpr int kTiles = E / 8 / kColumnWarps;  // tiles of 8 columns per warp
+  static constexpr int kColumnWarps = kRowTiles / kColumnParts;
+  static constexpr int kColumns = E / kColumnParts;
+  static constexpr int kTiles = kColumns / 8 / kColumnWarps;  // tiles of 8 columns per warp
   static constexpr int kThreads = 32 * kRowWarps * kColumnWarps;
-  static_assert(kTiles * kColumnWarps * 8 == E, "warps along E, which share z, have equal parts");
+  static_assert(kTiles * kRowTiles * 8 == E, "warps along E, which share z, have equal parts");
 
   static constexpr int kStrip = 32;
-  static constexpr int kStages = kColumnWarps > 1 && !kIsFloat<T> ? 4 : 3;
+  static constexpr int kStages = kRowTiles > 1 && !kIsFloat<T> ? 4 : 3;
   using Keys = FactorTile<T, kStrip, Rows::kColumns>;
-  using Values = FactorTile<T, kStrip, E>;
+  using Values = FactorTile<T, kStrip, kColumns>;
   static constexpr int kStageBytes = Keys::kBytes + Values::kBytes;
   static constexpr int kFilledBytes = 4 * kStrip;
 
-  using Summary = SharedTile<16 * kRowTiles * kRowWarps, E>;
+  using Summary = SharedTile<16 * kRowTiles * kRowWarps, kColumns>;
   static_assert(Summary::kBytes <= kStages * kStageBytes, "S leaves through the ring");
 
   static constexpr int kSharedBytes = kStages * (kStageBytes + kFilledBytes);
   static_assert(kSharedBytes <= shared_limit(Arch::kSm80), "the ring fits into shared memory");
 };
 
-template <class T, int D, int E, Precision P, bool kRotary = false>
+template <class T, int D, int E, Precision P, bool kRotary = false, int kColumnParts = 1>
 struct SummarySm80 {
   static_assert(!kRotary || Width<D>::kWholeTiles, "a warp turns 16 features at a time");
   static_assert(!kIsFloat<T> || (P == Precision::kPair && !kRotary && Width<D>::kParts == 1),
                 "floats have no such kernel");
   using Params = SummaryParameters;
-  using Config = SummaryConfig<D, E, T>;
+  using Config = SummaryConfig<D, E, T, kColumnParts>;
   static constexpr Arch kArchitecture = Arch::kSm80;
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kSharedBytes = Config::kSharedBytes;
@@ -100,9 +103,41 @@ struct SummarySm80 {
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
-    const WorkTile at = work_tile(p);
-    const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
+    const WorkTile at = work_tile(p, ptx::ctaid_x());
     ptx::griddepcontrol_launch_dependents();
+    compute(p, at);
+  }
+  /// Does the work of thread block `index`.
+  static MHLA_DEVICE void run(const Params& p, std::uint32_t index) {
+    compute(p, work_tile(p, index));
+  }
+
+ private:
+  using Factor = factor_t<T>;
+  static constexpr int kParts = Width<D>::kParts * kColumnParts;  // thread blocks per S_b
+  static constexpr int kRows = Config::Rows::kColumns;            // rows of S_b per thread block
+  static constexpr int kRowTiles = Config::kRowTiles;
+  static constexpr int kTiles = Config::kTiles;
+  static constexpr int kStrip = Config::kStrip;
+  static constexpr int kStages = Config::kStages;
+
+  /// Work of a thread.
+  struct WorkTile {
+    std::uint32_t thread;
+    std::uint32_t lane;
+    std::uint32_t first_row;     // first row of the thread block
+    std::uint32_t row_tile;      // first tile of 16 rows of the warp, counted from that row
+    std::uint32_t first_column;  // first column of the thread block
+    std::uint32_t column_warp;   // index among the warps along E, of all thread blocks
+    std::int64_t place;          // index of S_b
+    BlockOrigin origin;
+    const unsigned char* k;  // columns first_row.. of token 0 of the pair
+    const unsigned char* v;  // columns first_column.. likewise
+    std::uint32_t shared;
+  };
+
+  static MHLA_DEVICE void compute(const Params& p, const WorkTile& at) {
+    const std::int32_t strips = (p.blocks.slots() - 1) / kStrip + 1;
     const auto copy = [&](std::int32_t strip) {
       if constexpr (kIsFloat<T>) {
         if (strip < strips) copy_floats(p, at, strip);
@@ -135,38 +170,15 @@ struct SummarySm80 {
     }
   }
 
- private:
-  using Factor = factor_t<T>;
-  static constexpr int kParts = Width<D>::kParts;       // thread blocks per S_b
-  static constexpr int kRows = Config::Rows::kColumns;  // rows of S_b per thread block
-  static constexpr int kRowTiles = Config::kRowTiles;
-  static constexpr int kTiles = Config::kTiles;
-  static constexpr int kStrip = Config::kStrip;
-  static constexpr int kStages = Config::kStages;
-
-  /// Work of a thread.
-  struct WorkTile {
-    std::uint32_t thread;
-    std::uint32_t lane;
-    std::uint32_t first_row;    // first row of the thread block
-    std::uint32_t row_tile;     // first tile of 16 rows of the warp, counted from that row
-    std::uint32_t column_warp;  // index among the warps along E
-    std::int64_t place;         // index of S_b
-    BlockOrigin origin;
-    const unsigned char* k;  // columns first_row.. of token 0 of the pair
-    const unsigned char* v;
-    std::uint32_t shared;
-  };
-
   struct Sums {
     float s[kRowTiles][kTiles][4];
     float z[4];  // of one of the row tiles, in every column
   };
 
-  MHLA_DEVICE static WorkTile work_tile(const Params& p) {
+  MHLA_DEVICE static WorkTile work_tile(const Params& p, std::uint32_t part) {
     const std::uint32_t thread = ptx::tid_x();
-    const std::uint32_t part = ptx::ctaid_x();
-    const std::uint32_t item = part / kParts, first_row = part % kParts * kRows;
+    const std::uint32_t item = part / kParts, first_row = part % kParts / kColumnParts * kRows;
+    const std::uint32_t column_part = part % kColumnParts;
     const auto blocks = static_cast<std::uint32_t>(p.blocks.blocks());
     const std::uint32_t index = item / blocks;
     const BatchHead pair = batch_head(static_cast<std::int32_t>(index), p.heads);
@@ -175,14 +187,19 @@ struct SummarySm80 {
             thread % 32,
             first_row,
             warp / Config::kColumnWarps * kRowTiles,
-            warp % Config::kColumnWarps,
+            column_part * Config::kColumns,
+            column_part * Config::kColumnWarps + warp % Config::kColumnWarps,
             p.out.first(index, p.blocks.blocks()) + item % blocks,
             p.blocks.origin(static_cast<std::int32_t>(item % blocks)),
             p.k.head(pair) + 2 * first_row,
-            p.v.head(pair),
+            p.v.head(pair) + 2 * column_part * Config::kColumns,
             ptx::shared_begin()};
   }
 
+  /// First tile of 8 columns of the warp, counted from those of the thread block.
+  static MHLA_DEVICE std::uint32_t tile_column(const WorkTile& at) {
+    return kTiles * (at.column_warp % Config::kColumnWarps);
+  }
   static MHLA_DEVICE std::uint32_t stage(const WorkTile& at, std::int32_t strip) {
     return at.shared + static_cast<std::uint32_t>(strip % kStages) * Config::kStageBytes;
   }
@@ -211,7 +228,7 @@ struct SummarySm80 {
       ptx::cp_async_16(keys.piece(row, piece), at.k + existing * p.k.token_stride + piece * 16,
                        bytes);
       MHLA_CUDA_UNROLL
-      for (std::uint32_t j = piece; j < E / 8; j += kPieces) {
+      for (std::uint32_t j = piece; j < Config::kColumns / 8; j += kPieces) {
         ptx::cp_async_16(values.piece(row, j), at.v + existing * p.v.token_stride + j * 16, bytes);
       }
       if (piece == 0) {
@@ -258,7 +275,7 @@ struct SummarySm80 {
     const typename Config::Keys keys{stage(at, strip)};
     const typename Config::Values values{keys.begin + Config::Keys::kBytes};
     const auto multiply = [&](const ptx::Words4(&features)[kRowTiles], auto tile) {
-      multiply_step<Factor>(sums.s, features, tile, 16 * step, kTiles * at.column_warp, at.lane);
+      multiply_step<Factor>(sums.s, features, tile, 16 * step, tile_column(at), at.lane);
     };
     const auto load = [&](auto tile, ptx::Words4(&features)[kRowTiles]) {
       MHLA_CUDA_UNROLL
@@ -317,11 +334,11 @@ struct SummarySm80 {
     MHLA_CUDA_UNROLL
     for (std::uint32_t r = 0; r < kRowTiles; ++r) {
       store_sums<Factor, kTiles>(sums.s[r], 0, {1, 1}, summary, 16 * (at.row_tile + r),
-                                 kTiles * at.column_warp, at.lane);
+                                 tile_column(at), at.lane);
     }
     ptx::bar_sync();
-    write_rows<kThreads>(summary, array + (at.place * D + at.first_row) * (2 * E), 2 * E,
-                         ConsecutiveTokens{0, kRows}, at.thread);
+    const std::int64_t begin = (at.place * D + at.first_row) * (2 * E) + 2 * at.first_column;
+    write_rows<kThreads>(summary, array + begin, 2 * E, ConsecutiveTokens{0, kRows}, at.thread);
   }
 };
 
