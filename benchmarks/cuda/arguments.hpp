@@ -18,6 +18,7 @@ struct Arguments {
   bool once = false;      ///< run each case once, untimed
   bool roofline = false;  ///< measure the device's ceilings only
   bool overlap_heads = false;
+  bool join_stages = false;
   bool help = false;
 
   int runs() const { return once ? 0 : quick ? 9 : 51; }
@@ -32,6 +33,7 @@ inline constexpr char kUsage[] =
     "  --once          each case once, untimed and checked, with the profiler on for it alone:\n"
     "                  ncu --profile-from-start off mhla_cuda_bench --once\n"
     "  --overlap-heads forms with Operator::overlaps_heads\n"
+    "  --join-stages   forms with Operator::joins_stages\n"
     "  --list          the cases and where they come from\n"
     "  --roofline      what the device can do: bandwidths, launches, products\n";
 
@@ -58,6 +60,8 @@ inline Arguments parse(const std::vector<std::string>& arguments) {
       parsed.list = true;
     } else if (argument == "--overlap-heads") {
       parsed.overlap_heads = true;
+    } else if (argument == "--join-stages") {
+      parsed.join_stages = true;
     } else if (argument == "--roofline") {
       parsed.roofline = true;
     } else if (argument == "--help" || argument == "-h") {

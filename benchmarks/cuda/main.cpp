@@ -54,6 +54,7 @@ bool measure(const Arguments& arguments) {
   Session session;
   session.runs = arguments.runs();
   session.op.overlaps_heads = arguments.overlap_heads;
+  session.op.joins_stages = arguments.join_stages;
   const Context context = context_of(session);
   print_context(std::cout, context);
   if (arguments.roofline) {

@@ -70,6 +70,8 @@ struct Widths {
   static constexpr bool kFloats = Width<D>::kParts == 1;
   /// True if each half of the values of floats has a call of its own.
   static constexpr bool kFloatHalves = kFloats && Width<E>::kParts > 1;
+  /// True if one kernel has all three stages (joined_stages_sm80.cuh).
+  static constexpr bool kJoinsStages = D == E && kWgmma;
   /// Registers per thread that hold 16 rows of features and their sums with values, in one warp.
   static constexpr int kHeldRegisters = D / 4 + E / 2;
   /// True if the quadratic form has kernels: these registers and about 74 others are at most 255.

@@ -7,6 +7,7 @@
 ///     fused         fused
 ///     three-stage   summary -> (rounded_mixing) -> mixing -> (scores) -> read_out, or
 ///                   causal_read_out
+///     three-stage   zero_counters -> joined_stages, where the plan joins the stages
 ///     three-stage   (intra_weights) -> summary -> decay_mixing -> read_out, or causal_read_out,
 ///                   where the mixing matrix is a sum of decaying terms
 ///
@@ -33,6 +34,7 @@
 #include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/intra_weights.cuh"
+#include "mhla/cuda/kernel/joined_stages_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm80.cuh"
 #include "mhla/cuda/kernel/mixing_sm90.cuh"
 #include "mhla/cuda/kernel/quadratic_sm80.cuh"
@@ -42,6 +44,7 @@
 #include "mhla/cuda/kernel/rounded_mixing.cuh"
 #include "mhla/cuda/kernel/scores_sm80.cuh"
 #include "mhla/cuda/kernel/split_quadratic_sm80.cuh"
+#include "mhla/cuda/kernel/stage_counters.cuh"
 #include "mhla/cuda/kernel/summary_mma_sm90.cuh"
 #include "mhla/cuda/kernel/summary_sm80.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
@@ -205,9 +208,26 @@ void run_intra_weights(const Problem& problem, MixingArray terms, const Workspac
                                         problem.pairs());
 }
 
+/// Launches the kernel that joins three stages, and before it the one that zeroes its counters.
+template <class T, int D, int E, bool kCausal, class Stream>
+void run_joined_stages(const Problem& problem, MixingArray mixing, const WorkspaceArrays& arrays,
+                       const Device& device, const Stream& stream) {
+  stream.template run<ZeroCountersSm80>(arrays.counters, problem.pairs());
+  stream.template run<JoinedStagesSm80<T, D, E, kCausal>>(
+      joined_stages<T, D, E, kCausal>(problem, arrays, mixing, device.multiprocessors),
+      problem.pairs(), Start::kEarly);
+}
+
+/// Launches the kernels of three stages. With a pattern no kernel joins them.
 template <class T, int D, int E, Precision P, bool kCausal, bool kRotary, class Stream>
 void run_three_stages(const Plan& plan, const Problem& problem, MixingArray mixing,
                       const WorkspaceArrays& arrays, const Device& device, const Stream& stream) {
+  if constexpr (Widths<D, E>::kJoinsStages && P == Precision::kSingle && !kRotary) {
+    if (plan.joins_stages && mixing.strips == nullptr) {
+      run_joined_stages<T, D, E, kCausal>(problem, mixing, arrays, device, stream);
+      return;
+    }
+  }
   if constexpr (kCausal) {
     if (problem.decays()) run_intra_weights(problem, mixing, arrays, stream);
   }

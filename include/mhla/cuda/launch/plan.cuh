@@ -68,6 +68,8 @@ struct Plan {
   Arch read_out;
   /// True if the fused kernel of sm_90a sums the next head while it reads out one.
   bool overlaps_heads = false;
+  /// True if one kernel has all three stages.
+  bool joins_stages = false;
   /// A kernel that does not fit into the device's shared memory, so that calls are refused. Devices
   /// with kLeastShared bytes have kernels that fit.
   KernelNeed missing{};
@@ -172,6 +174,39 @@ constexpr void choose_kernels(const Problem& problem, const Device& device, Plan
           causal_read_out_stage<D, E>(problem, {}, {}), problem, device);
     }
   }
+}
+
+/// Bytes of summaries and mixtures that L2 keeps beside tensors that pass through it. An A100 has
+/// 40 MB of L2, an H100 50 MB.
+inline constexpr std::int64_t kJoinedBytes = 32 << 20;
+
+/// Returns true if the operator joins stages and a kernel can. It fits into shared memory, and the
+/// summaries and mixtures that are in use at a time fit into L2.
+template <int D, int E, bool kCausal>
+constexpr bool joins_stages(const Problem& problem, const Device& device) {
+  if constexpr (Widths<D, E>::kJoinsStages) {
+    using Kernel = JoinedStagesSm80<bfloat16, D, E, kCausal>;
+    if (!problem.op.joins_stages || problem.op.summaries == Precision::kPair || problem.decays() ||
+        problem.rotary || crosses(problem) || problem.pairs() == 0 ||
+        device.shared_bytes < Kernel::kSharedBytes) {
+      return false;
+    }
+    const auto p = joined_stages<bfloat16, D, E, kCausal>(problem, {}, {}, device.multiprocessors);
+    const std::int64_t blocks = p.mixing.rows + p.mixing.columns;
+    return (p.order.lag + 1) * blocks * (2 * D * E) <= kJoinedBytes;
+  }
+  return false;
+}
+
+/// Takes the kernel that joins three stages if there is one. Shares of a sequence and streams,
+/// which keep summaries, have three kernels.
+template <int D, int E>
+constexpr void join_stages(const Problem& problem, const Device& device, Plan& plan) {
+  plan.joins_stages = problem.causal ? joins_stages<D, E, true>(problem, device)
+                                     : joins_stages<D, E, false>(problem, device);
+  if (!plan.joins_stages) return;
+  plan.summary = plan.read_out = Arch::kSm80;
+  plan.traffic.summaries /= 2;  // written, and read from L2
 }
 
 /// The kernel of a plan of the quadratic form.
@@ -288,7 +323,9 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
   const std::int32_t blocks = mq > mk ? mq : mk;
   Arch fused = Arch::kSm80;
   const auto planned = [&](Form form, const char* reason) {
-    return detail::planned<D, E>(problem, device, form, reason, fused);
+    Plan chosen = detail::planned<D, E>(problem, device, form, reason, fused);
+    if (form == Form::kThreeStage) detail::join_stages<D, E>(problem, device, chosen);
+    return chosen;
   };
   if (problem.floats) {
     return planned(Form::kThreeStage, "float32 tensors have kernels of three stages alone");

@@ -31,6 +31,9 @@ struct Operator {
   /// The bidirectional fused form on sm_90a sums the next head while it reads out one, for D < 128.
   /// Outputs have the same bits.
   bool overlaps_heads = false;
+  /// Three stages run in one kernel, so that summaries are read from L2, where Plan::joins_stages
+  /// says so. Outputs have the bits of the kernels of sm_80.
+  bool joins_stages = false;
 
   bool operator==(const Operator&) const = default;
 };

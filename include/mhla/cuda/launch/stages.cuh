@@ -6,6 +6,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
 #include "mhla/cuda/kernel/intra_weights.cuh"
+#include "mhla/cuda/kernel/joined_stages_sm80.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/workspace.cuh"
@@ -129,6 +130,25 @@ constexpr CausalReadOutParameters causal_read_out_stage(const Problem& problem,
           .norm = problem.norm,
           .query_angles = problem.query_angles,
           .key_angles = problem.key_angles};
+}
+
+/// Parameters of a kernel of all three stages.
+template <class T, int D, int E, bool kCausal>
+constexpr auto joined_stages(const Problem& problem, const WorkspaceArrays& arrays,
+                             MixingArray mixing, std::int32_t multiprocessors) {
+  using Kernel = JoinedStagesSm80<T, D, E, kCausal>;
+  typename Kernel::Params p{.summary = summary_stage(problem, arrays),
+                            .mixing = mixing_stage(problem, arrays, mixing),
+                            .read_out = {},
+                            .counters = arrays.counters,
+                            .order = {}};
+  if constexpr (kCausal) {
+    p.read_out = causal_read_out_stage<D, E>(problem, arrays, mixing);
+  } else {
+    p.read_out = read_out_stage(problem, arrays, mixing);
+  }
+  p.order = Kernel::order(p, problem.pairs(), multiprocessors);
+  return p;
 }
 
 }  // namespace mhla::cuda

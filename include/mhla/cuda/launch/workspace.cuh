@@ -9,6 +9,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/mixing_sm90_config.cuh"
 #include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/stage_counters.cuh"
 #include "mhla/cuda/kernel/widths.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 
@@ -21,6 +22,7 @@ struct WorkspaceParts {
   std::size_t scores;
   std::size_t rounded, rounded_low;
   std::size_t intra_weights;
+  std::size_t counters;
   std::size_t bytes;  ///< total
 };
 
@@ -87,6 +89,9 @@ constexpr WorkspaceParts workspace_parts(const Problem& problem, const StageScra
   parts.rounded_low = take(pair ? rounded : 0);
   const bool intra_weights = problem.decays() && problem.causal;
   parts.intra_weights = take(intra_weights ? 4 * static_cast<std::size_t>(problem.matrices()) : 0);
+  const StageCounters counters{nullptr, problem.pairs()};
+  parts.counters =
+      take(problem.op.joins_stages ? 4 * static_cast<std::size_t>(counters.count()) : 0);
   return parts;
 }
 
@@ -97,6 +102,7 @@ struct WorkspaceArrays {
   float* scores;
   RoundedMixing rounded;           ///< null if there is no array for it
   float* intra_weights = nullptr;  ///< of causal forms with decaying terms
+  StageCounters counters{};        ///< if the operator joins stages
 };
 
 template <int D, int E>
@@ -116,7 +122,9 @@ WorkspaceArrays workspace_arrays(const Problem& problem, const StageScratch& scr
        mixed ? numbers(parts.mixed_key_sums) : nullptr, scale, scratch.mixtures},
       numbers(parts.scores),
       {scratch.rounded > 0 ? workspace + parts.rounded : nullptr, workspace + parts.rounded_low},
-      numbers(parts.intra_weights)};
+      numbers(parts.intra_weights),
+      {static_cast<std::uint32_t*>(static_cast<void*>(workspace + parts.counters)),
+       problem.pairs()}};
 }
 
 }  // namespace mhla::cuda
