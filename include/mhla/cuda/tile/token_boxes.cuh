@@ -35,16 +35,24 @@ class TokenBoxes {
   /// Boxes per block: box j holds slots j rows().. (j + 1) rows() - 1.
   MHLA_HOST_DEVICE constexpr std::int32_t count() const { return count_; }
 
+  /// First token of box `box` of the block at `at`.
+  MHLA_HOST_DEVICE constexpr BlockOrigin first_token(BlockOrigin at, std::int32_t box) const {
+    const std::int32_t line = box_columns_.quotient(box);
+    const std::int32_t plane = box_rows_.quotient(line);
+    return {at.frame + plane * extent_[2], at.row + (line - plane * box_rows_.value()) * extent_[1],
+            at.column + (box - line * box_columns_.value()) * extent_[0]};
+  }
+  /// Origin of a box with that first token, from channel `channel` on.
+  MHLA_HOST_DEVICE constexpr BoxOrigin origin(BlockOrigin token, BatchHead pair,
+                                              std::int32_t channel) const {
+    return {{channel + pair.head * head_channels_, token.column, token.row,
+             token.frame + pair.head * head_frames_,
+             pair.batch * batch_items_ + pair.head * head_items_}};
+  }
   /// Origin of box `box` of the block at `at`, from channel `channel` on.
   MHLA_HOST_DEVICE constexpr BoxOrigin origin(BlockOrigin at, BatchHead pair, std::int32_t box,
                                               std::int32_t channel) const {
-    const std::int32_t line = box_columns_.quotient(box);
-    const std::int32_t plane = box_rows_.quotient(line);
-    return {{channel + pair.head * head_channels_,
-             at.column + (box - line * box_columns_.value()) * extent_[0],
-             at.row + (line - plane * box_rows_.value()) * extent_[1],
-             at.frame + plane * extent_[2] + pair.head * head_frames_,
-             pair.batch * batch_items_ + pair.head * head_items_}};
+    return origin(first_token(at, box), pair, channel);
   }
 
   /// Finds the largest boxes of at most `most_rows` rows (1 to 256) that tile the blocks, and the
