@@ -271,7 +271,8 @@ def test_layers_take_the_kernels(with_kernels, monkeypatch, make, channels, trai
     (lambda: mhla_torch.Video(128, 2, (4, 4, 4), (2, 2, 2), lepe=True), 128),
     (lambda: mhla_torch.Video(256, 2, (4, 4, 4), (2, 2, 2), normalize=True), 256),
     (lambda: mhla_torch.Language(192, 2, 16, decays=2), 192),
-    (lambda: mhla_torch.Language(192, 2, 16, 4, convolution=4), 192)))
+    (lambda: mhla_torch.Language(192, 2, 16, 4, convolution=4), 192),
+    (lambda: mhla_torch.Language(512, 2, 16, 4), 512)))
 def test_layers_of_float32_take_the_kernels(with_kernels, monkeypatch, make, channels):
     """Checks that PyTorch's operations rotate, normalise and gate around one call of kernels."""
     calls, run = [], operators._run
@@ -309,7 +310,7 @@ FLOATS = {name: torch.zeros(2, 24, 3, 64) for name in "qkv"}
     (FLOATS | {"query_angles": ANGLES, "key_angles": ANGLES},
      "query_angles is given for tensors of float, expected bfloat16 or half"),
     ({name: torch.zeros(2, 24, 3, 256) for name in "qkv"},
-     r"\(q, v\) have widths \(256, 256\), expected one of .*, \(128, 128\) of Float on CUDA"),
+     r"\(q, v\) have widths \(256, 256\), expected one of .*, \(128, 256\) of Float on CUDA"),
     ({"k": WIDE.half()}, "k has type Half, expected BFloat16"),
     ({"v": WIDE[0]}, "v has 3 axes, expected 4"),
     ({"v": WIDE}, r"\(q, v\) have widths \(64, 72\), expected one of \(32, 32\), \(48, 48\), "),

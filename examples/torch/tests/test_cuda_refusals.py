@@ -31,9 +31,9 @@ KEEP = torch.ones(2, 24, dtype=torch.bool)
 @pytest.mark.parametrize("wrong, reason", (
     ({"dtype": torch.float64},
      "q has type torch.float64, expected bfloat16, float16 or float32 on CUDA"),
-    ({"dtype": torch.float32, "widths": (128, 256)},
-     "q and v have widths (128, 256), expected one of (32, 32), (48, 48), (48, 96), (64, 64), "
-     "(72, 72), (96, 48), (96, 96), (128, 128) in float32 on CUDA"),
+    ({"dtype": torch.float32, "widths": (256, 256)},
+     "q and v have widths (256, 256), expected one of (32, 32), (48, 48), (48, 96), (64, 64), "
+     "(72, 72), (96, 48), (96, 96), (128, 128), (128, 256) in float32 on CUDA"),
     (PACKED | {"dtype": torch.float32, "query_angles": ANGLES, "key_angles": ANGLES},
      "query_angles is given with a normalizer and packed sequences, expected none in float32 on "
      "CUDA"),
@@ -73,9 +73,10 @@ def test_kernels_take_the_rest(with_kernels, kind, widths, gradient):
         assert explained(kind, widths, gradient=gradient, **options).backend == "kernels"
     for more in ({"normalizer": "cross_query"}, {"prefix": 2}):
         assert explained(gradient=gradient, **more).backend == "kernels"
-    if max(widths) <= 128:
+    if widths[0] <= 128:
         angles = dict.fromkeys(("query_angles", "key_angles"), torch.ones(24, widths[0]))
-        for more in ({}, angles, angles | {"normalizer": "none"}):
+        normed = extras(widths, dtype=torch.float32)
+        for more in ({}, angles, angles | {"normalizer": "none"}, normed, angles | normed):
             assert explained(kind, widths, torch.float32, gradient, **more).backend == "kernels"
     normed = extras(widths)
     if "causal" in kind and widths[0] == 256:

@@ -379,10 +379,18 @@ def test_tells_the_form_of_all_widths(widths, dtype):
     assert form == ("three-stage" if in_stages else "quadratic")
 
 
-def test_float32_has_no_wide_kernels():
-    for widths in ((128, 256), (256, 256)):
-        with pytest.raises((ValueError, RuntimeError), match="have widths .* of Float on CUDA"):
-            run("causal", *tensors(widths, dtype=torch.float32))
+def test_float32_has_no_kernels_of_wide_keys():
+    with pytest.raises((ValueError, RuntimeError), match="have widths .* of Float on CUDA"):
+        run("causal", *tensors((256, 256), dtype=torch.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ("plain", "masks", "packed"))
+def test_wide_values_of_float32_equal_the_formula(kind, name):
+    arguments = tensors((128, 256), dtype=torch.float32, batch=1, heads=1)
+    options = {"plain": {}, "masks": masks(1, 24), "packed": packed((0, 8, 8, 24))}[name]
+    expect_equal(run, kind, arguments, options | {"eps": 0.5}, TOLERANCE[torch.float32],
+                 lambda out, leaves: torch.autograd.grad(out.sin().sum(), leaves))
 
 
 def test_tells_the_form():

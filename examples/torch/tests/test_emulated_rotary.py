@@ -58,15 +58,28 @@ def test_kernels_compute_the_numerators(monkeypatch):
     assert "query_angles" not in named
 
 
-@pytest.mark.parametrize("normalize", (False, True))
-def test_a_video_layer_equals_the_formula(normalize):
+@pytest.mark.parametrize("kind", KINDS)
+def test_normalises_wide_values_around_the_kernels(kind):
+    arguments = tensors((128, 256), dtype=torch.float32, heads=1)
+    more = extras((128, 256), dtype=torch.float32, heads=1) | {"norm_eps": 0.5, "eps": 0.5}
+    for options in ({}, {"query_mask": KEEP, "key_mask": KEEP}):
+        expect_equal(run, kind, arguments, options | more, MOST,
+                     lambda out, leaves: torch.autograd.grad(out.sin().sum(), leaves))
+
+
+@pytest.mark.parametrize("make, channels", (
+    (lambda: mhla_torch.Video(64, 1, (2, 4, 4), (1, 2, 2)), 64),
+    (lambda: mhla_torch.Video(64, 1, (2, 4, 4), (1, 2, 2), normalize=True), 64),
+    (lambda: mhla_torch.Language(256, 1, 8, 4), 256)))
+def test_a_layer_equals_the_formula(make, channels):
     torch.manual_seed(0)
-    layer = mhla_torch.Video(64, 1, (2, 4, 4), (1, 2, 2), normalize=normalize, backend="kernels")
+    layer = make()
+    layer.backend = "kernels"
     exact = copy.deepcopy(layer).double()
     exact.backend, results = "formula", []
-    x = torch.randn(2, 32, 64)
+    x = torch.randn(2, 32, channels)
     for model in (layer, exact):
-        out = model(x.to(model.o.weight))
+        out = model(x.to(next(model.parameters())))
         out.square().sum().backward()
         results.append([t.detach() for t in (out, *(p.grad for p in model.parameters()))])
     for ours, right in zip(*results):

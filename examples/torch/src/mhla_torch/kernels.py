@@ -78,12 +78,13 @@ def on_cuda(tensor):
     return tensor.is_cuda
 
 
-def around(q):
-    """Arguments that PyTorch's operations take around the kernels for tensors such as q."""
+def around(q, v):
+    """Arguments that PyTorch's operations take around the kernels for tensors such as q and v."""
     angles = "query_angles", "key_angles"
-    if not on_cuda(q):
-        return *angles, "gain", "gate"
-    return angles if q.dtype is torch.float32 else ()
+    if on_cuda(q) and q.dtype is not torch.float32:
+        return ()
+    in_halves = v.shape[-1] > 128  # outputs, which kernels for CUDA then cannot normalise
+    return angles if on_cuda(q) and not in_halves else (*angles, "gain", "gate")
 
 
 @torch.compiler.assume_constant_result
@@ -135,7 +136,7 @@ def _kind_refusal(dtype, widths, floats=False):
     if dtype not in (torch.bfloat16, torch.float16) and not is_float:
         types = "bfloat16, float16 or float32" if floats else "bfloat16 or float16"
         return f"q has type {dtype}, expected {types} on CUDA"
-    pairs = [pair for pair in _CUDA_WIDTHS if max(pair) <= 128 or not is_float]
+    pairs = [pair for pair in _CUDA_WIDTHS if pair[0] <= 128 or not is_float]
     if widths is not None and widths not in pairs:
         known = ", ".join(map(str, pairs)) + " in float32" * is_float
         return f"q and v have widths {widths}, expected one of {known} on CUDA"

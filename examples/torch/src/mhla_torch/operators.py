@@ -46,11 +46,11 @@ with float64 tensors, also under autocast.
 There are two backends. "kernels" are the library's kernels. On the CPU they accept all of the above
 but [B,H,M,M], and PyTorch applies angles, gain and gate around them, in the type of the sums. On
 CUDA they accept bfloat16 and float16 with (D, E) of (32, 32), (48, 48), (48, 96), (64, 64),
-(72, 72), (96, 48), (96, 96), (128, 128), (128, 256) and (256, 256), float32 with those of up to
-128, and the feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate
+(72, 72), (96, 48), (96, 96), (128, 128), (128, 256) and (256, 256), float32 with those but (256,
+256), and the feature maps relu, elu_plus_one and identity. There they apply angles, gain and gate
 themselves. Angles have D that is a multiple of 16, and causal calls with angles have no normaliser.
-In float32 PyTorch applies angles, of any even D, and the denominators of calls with angles. Causal
-calls of (256, 256) have no gain. On CUDA they accept no normalizer_q or normalizer_k; rows are dense
+In float32 PyTorch applies angles, of any even D, and the denominators of calls with angles, with
+(128, 256) also gain and gate. Causal calls of (256, 256) have no gain. On CUDA they accept no normalizer_q or normalizer_k; rows are dense
 and begin at multiples of 16 bytes. Packed sequences there have max_queries and max_keys, or a grid.
 In 16 bits they have no angles, in float32 no angles with a normaliser. Causal calls pass one tensor
 as query_offsets and key_offsets. Rows outside of all sequences, and rows after the first max_queries
@@ -280,10 +280,11 @@ def _call(name, backend, save, q, k, v, mixing, blocks, pattern, *, explain=Fals
         return out[0] if keep else out
 
     named = given | weights | options
-    if not any(argument in named for argument in kernels.around(given["q"])):
+    if not named.keys() & kernels.around(given["q"], given["v"]):
         return by_kernels(named | blocks)
     inner = blocks | ({"mixing": named["mixing"]} if "mixing" in named else {})
-    if kernels.on_cuda(q) and options.get("normalizer") != "none":
+    rotates = named.keys() & {"query_angles", "key_angles"}
+    if rotates and kernels.on_cuda(q) and options.get("normalizer") != "none":
         run = functools.partial(getattr(formula, name), **blocks, numerators=lambda *t: by_kernels(
             dict(zip("qkv", t)) | inner | formula.NUMERATORS))
     else:
@@ -375,7 +376,7 @@ def _form(name, tensors, weights, blocks, options):
     if not tensors["q"].is_cuda:
         return "cpu"
     ask = getattr(torch.ops.mhla, name + "_form")
-    left_out = kernels.around(tensors["q"])
+    left_out = kernels.around(tensors["q"], tensors["v"])
     if weights.keys() & left_out:  # PyTorch makes rows of q and k, and applies gain and gate
         left_out += "gain", "gate"
         tensors = {argument: t if argument == "v" else torch.empty_like(

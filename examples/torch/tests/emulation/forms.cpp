@@ -1,6 +1,6 @@
 /// \file
 /// The forms of csrc/cuda/forms.hpp, with kernels in the emulator. bfloat16 and float of widths
-/// (64, 64) have kernels. Memory that a call does not name faults.
+/// (64, 64) have kernels, and float of (128, 256). Memory that a call does not name faults.
 
 #include "cuda/forms.hpp"
 
@@ -76,7 +76,8 @@ void track(Emulation& device, const Call& call) {
 }
 
 template <class T, int D, int E>
-constexpr bool kHasKernels = !std::is_same_v<T, Eigen::half> && D == 64 && E == 64;
+constexpr bool kHasKernels = (!std::is_same_v<T, Eigen::half> && D == 64 && E == 64) ||
+                             (std::is_same_v<T, float> && D == 128 && E == 256);
 
 /// Checks a call as a prepared one does, if forms.cu would use the preparation of the latest call.
 template <class T, class AnyCall, class AnyProblem, class Check>
@@ -189,5 +190,6 @@ template struct Forms<float, 72, 72>;
 template struct Forms<float, 96, 48>;
 template struct Forms<float, 96, 96>;
 template struct Forms<float, 128, 128>;
+template struct Forms<float, 128, 256>;
 
 }  // namespace mhla_torch
