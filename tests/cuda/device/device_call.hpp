@@ -280,6 +280,10 @@ inline constexpr int kOnlyWidth = MHLA_DEVICE_WIDTH;
 inline constexpr int kOnlyWidth = 0;
 #endif
 
+/// True if outputs may be normalised. Kernels of float32 have half the columns of wide outputs.
+template <class T, int E>
+inline constexpr bool kTakesNorm = !std::is_same_v<T, float> || E <= 128;
+
 /// Calls f.operator()<T, D, E>() for all widths of a type, or for those of kind().
 template <class T, class F>
 void for_widths(const std::string& type, F&& f) {
@@ -292,7 +296,7 @@ void for_widths(const std::string& type, F&& f) {
   of_widths.template operator()<64, 64>();
   of_widths.template operator()<72, 72>();
   of_widths.template operator()<128, 128>();
-  if constexpr (!std::is_same_v<T, float>) of_widths.template operator()<128, 256>();
+  of_widths.template operator()<128, 256>();
 }
 
 /// The same for both types of 16 bits. Tests of float32 are fewer.

@@ -37,7 +37,8 @@ void for_random(int problems, const Run& run) {
     for (std::uint64_t seed = first; seed < first + static_cast<std::uint64_t>(problems); ++seed) {
       cuda_test::Random random(seed);
       const bool rotates = D != 72 && !std::is_same_v<T, float>;
-      const CallShape shape = cuda_test::random_shape(random, 300, rotates);
+      CallShape shape = cuda_test::random_shape(random, 300, rotates);
+      if constexpr (!device_test::kTakesNorm<T, E>) shape.normed = shape.gated = false;
       const int before = failures();
       run.template operator()<T, D, E>(shape, seed, random.chance(0.5) ? 1 : all);
       ++count;

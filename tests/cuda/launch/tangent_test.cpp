@@ -50,7 +50,7 @@ using Widths = testing::Types<cuda_test::First>;
 #else
 using Widths = testing::Types<cuda_test::First, cuda_test::Width<mhla::cuda::half, 64, 64>,
                               cuda_test::Width<mhla::cuda::bfloat16, 128, 256>,
-                              cuda_test::Width<float, 64, 64>>;
+                              cuda_test::Width<float, 64, 64>, cuda_test::Width<float, 128, 256>>;
 #endif
 TYPED_TEST_SUITE(TangentForms, Widths);
 
