@@ -63,6 +63,9 @@ struct Widths {
   /// True if the fused form has a causal kernel, whose warps have a panel of keys and of values.
   static constexpr bool kFusedCausal =
       kWgmma && Width<D>::kPanelCount == 1 && Width<E>::kPanelCount == 1;
+  /// True if the fused form has a kernel of slabs: 64 summaries of 16 columns fit into shared
+  /// memory.
+  static constexpr bool kSlabs = kWgmma && D == 64 && E == 64;
   /// True if a kernel of the quadratic form splits keys: a warp holds 16 keys and values.
   static constexpr bool kSplitsKeys = D == E && Width<D>::kPanels && Width<D>::kParts == 1;
   /// True if calls take floats. Tiles of high and low parts with up to 128 columns fit into the
