@@ -96,6 +96,18 @@ TYPED_TEST(BidirectionalForms, FusedIsWithinTheBoundAndMovesEachTensorOnce) {
   }
 }
 
+TYPED_TEST(BidirectionalForms, SlabsOfColumnsAreWithinTheBound) {
+  CallShape shape{.batch = 2, .heads = 2, .tokens = {35, 40}, .block = {4, 8}};  // 45 blocks
+  shape.op.matrices = Matrices::kPerItemAndHead;
+  shape.op.slabs = true;
+  const bool has_kernel = TypeParam::D == 64;
+  const Outcome outcome =
+      this->run(shape, Arch::kSm90a, has_kernel ? Form::kFused : Form::kThreeStage);
+  EXPECT_EQ(outcome.plan.slabs, has_kernel);
+  this->expect_traffic(outcome);
+  if (this->kAllCases) this->run(shape, Arch::kSm80, Form::kThreeStage);
+}
+
 TYPED_TEST(BidirectionalForms, PairsOfSummariesAreWithinTheBound) {
   CallShape shape{.heads = 1, .tokens = 300, .block = 30};
   shape.op.denominator = Denominator::kNone;

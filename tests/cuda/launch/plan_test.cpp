@@ -174,6 +174,28 @@ TEST(Plan, TheCopyEngineFeedsTheFusedFormWhereBlocksAreBoxes) {
   EXPECT_EQ((plan<72, 72>(problem, kHopper).form), Form::kThreeStage);
 }
 
+TEST(Plan, SlabsOfColumnsAreFusedWhereTheyAreWantedAndFit) {
+  Problem problem = self_attention(8, 12, sequence(4096, 64));
+  EXPECT_EQ((plan<64, 64>(problem, kHopper).form), Form::kThreeStage);
+  problem.op.slabs = problem.op.overlaps_heads = true;
+  const Plan slabs = plan<64, 64>(problem, kHopper);
+  EXPECT_TRUE(slabs.slabs && !slabs.overlaps_heads);
+  EXPECT_EQ(slabs.workspace_bytes, 0u);
+  EXPECT_EQ(slabs.traffic.total(), (4u + 1u) * 2 * 96 * 4096 * 64 * 2);  // Q and K four times
+  EXPECT_EQ((plan<64, 64>(problem, kAmpere).form), Form::kThreeStage);
+  EXPECT_EQ((plan<128, 128>(problem, kHopper).form), Form::kThreeStage);
+  const auto form = [](int heads, const TokenBlocks& blocks) {
+    Problem wanted = self_attention(1, heads, blocks);
+    wanted.op.slabs = true;
+    return plan<64, 64>(wanted, kHopper).form;
+  };
+  EXPECT_EQ(form(17, sequence(4096, 64)), Form::kFused);
+  EXPECT_EQ(form(16, sequence(4096, 64)), Form::kThreeStage);  // 64 thread blocks
+  EXPECT_EQ(form(96, sequence(4097, 64)), Form::kThreeStage);  // 65 blocks
+  EXPECT_EQ(form(96, sequence(64 * 24, 24)), Form::kThreeStage);
+  EXPECT_EQ(form(96, TokenBlocks(1, 64, 64, 1, 8, 8)), Form::kFused);
+}
+
 TEST(Plan, FewHeadsAreNotFused) {
   Problem problem = kDit512;
   problem.batch = 9;  // 54 heads for 108 multiprocessors

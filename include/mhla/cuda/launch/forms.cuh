@@ -31,6 +31,7 @@
 #include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90.cuh"
 #include "mhla/cuda/kernel/fused_overlapping_sm90.cuh"
+#include "mhla/cuda/kernel/fused_slabs.cuh"
 #include "mhla/cuda/kernel/fused_sm80.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/intra_weights.cuh"
@@ -267,6 +268,12 @@ void run_quadratic(const Plan& plan, const DirectParameters& stage, std::int32_t
 template <class T, int D, int E, class Stream>
 void run_fused(const Plan& plan, const DirectParameters& stage, std::int32_t pairs,
                const Device& device, const Stream& stream) {
+  if constexpr (Widths<D, E>::kSlabs) {
+    if (plan.slabs) {
+      run_copying<FusedSlabs<T, D, E>>(stage, pairs, device, stream, Start::kInOrder);
+      return;
+    }
+  }
   constexpr std::int32_t kMost90 = form_bounds<D, E>(Arch::kSm90a).fused_blocks;
   constexpr std::int32_t kMost80 = form_bounds<D, E>(Arch::kSm80).fused_blocks;
   if constexpr (Widths<D, E>::kTensorCopies && kMost90 > 0) {

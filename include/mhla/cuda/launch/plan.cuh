@@ -23,6 +23,7 @@
 #include "mhla/cuda/kernel/causal_read_out_sm90.cuh"
 #include "mhla/cuda/kernel/decay_mixing_sm80.cuh"
 #include "mhla/cuda/kernel/fused_causal_sm90.cuh"
+#include "mhla/cuda/kernel/fused_slabs.cuh"
 #include "mhla/cuda/kernel/fused_sm80_config.cuh"
 #include "mhla/cuda/kernel/fused_sm90.cuh"
 #include "mhla/cuda/kernel/mixing_sm80_config.cuh"
@@ -70,6 +71,8 @@ struct Plan {
   bool overlaps_heads = false;
   /// True if one kernel has all three stages.
   bool joins_stages = false;
+  /// True if the fused kernel has thread blocks for slabs of columns.
+  bool slabs = false;
   /// A kernel that does not fit into the device's shared memory, so that calls are refused. Devices
   /// with kLeastShared bytes have kernels that fit.
   KernelNeed missing{};
@@ -153,6 +156,30 @@ constexpr Arch fused_arch(const Problem& problem, const Device& device) {
   } else {
     return device.kernels();
   }
+}
+
+/// Returns true if the call wants slabs of columns, and their kernel takes it and has enough thread
+/// blocks to keep the device busy.
+template <int D, int E>
+constexpr bool takes_slabs(const Problem& problem, const Device& device) {
+  if constexpr (Widths<D, E>::kSlabs) {
+    using Kernel = FusedSlabs<bfloat16, D, E>;
+    return problem.op.slabs &&
+           2 * problem.pairs() * FusedSlabsConfig<D, E>::kSlabs >= device.multiprocessors &&
+           kernel_arch<Kernel>(direct_stage(problem, {}), problem, device) == Arch::kSm90a;
+  }
+  return false;
+}
+
+/// The plan of the fused form, by slabs of columns.
+template <int D, int E>
+constexpr Plan with_slabs(Plan plan, const Problem& problem) {
+  if constexpr (Widths<D, E>::kSlabs) {
+    plan.slabs = true;
+    plan.overlaps_heads = false;
+    plan.traffic = traffic<D, E>(problem, Form::kFused, FusedSlabsConfig<D, E>::kSlabs);
+  }
+  return plan;
 }
 
 /// Chooses the kernels of the three-stage form.
@@ -355,6 +382,12 @@ constexpr Plan plan(const Problem& problem, const Device& device) {
     return planned(Form::kThreeStage, "causal, and no fused kernel takes its widths and blocks");
   }
   if (!problem.causal && blocks > form_bounds<D, E>(fused, device.shared_bytes).fused_blocks) {
+    if (detail::takes_slabs<D, E>(problem, device)) {
+      fused = Arch::kSm90a;
+      return detail::with_slabs<D, E>(
+          planned(Form::kFused, "summaries of 16 columns of a head fit into shared memory"),
+          problem);
+    }
     return planned(Form::kThreeStage, "the summaries do not fit into shared memory");
   }
   if (2 * problem.pairs() < device.multiprocessors) {

@@ -34,6 +34,9 @@ struct Operator {
   /// Three stages run in one kernel, so that summaries are read from L2, where Plan::joins_stages
   /// says so. Outputs have the bits of the kernels of sm_80.
   bool joins_stages = false;
+  /// Bidirectional forms of (64, 64) with 17 to 64 blocks are fused on sm_90a, if tensor copies
+  /// load blocks in multiples of 16 tokens. A thread block has 16 columns of a head's values.
+  bool slabs = false;
 
   bool operator==(const Operator&) const = default;
 };

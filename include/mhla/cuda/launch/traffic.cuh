@@ -38,13 +38,15 @@ struct Traffic {
 namespace detail {
 
 /// Bytes of tensors and summaries that the form moves.
+/// \param reads  times that the fused form reads queries and keys, all but the first from L2
 template <int D, int E>
-constexpr Traffic traffic(const Problem& problem, Form form) {
+constexpr Traffic traffic(const Problem& problem, Form form, std::uint64_t reads = 1) {
   const auto pairs = static_cast<std::uint64_t>(problem.pairs());
   const auto nq = static_cast<std::uint64_t>(problem.query_blocks.tokens());
   const auto nk = static_cast<std::uint64_t>(problem.key_blocks.tokens());
   const auto number = static_cast<std::uint64_t>(problem.number_bytes());
   Traffic bytes{pairs * number * (nq + nk) * (D + E), 0};
+  bytes.tensors += (reads - 1) * pairs * number * (nq + nk) * D;
   if (form != Form::kThreeStage) return bytes;
   if (problem.norm.gated) bytes.tensors += pairs * number * nq * E;
   if (problem.rotary) bytes.tensors += 4 * (nq + nk) * D;  // angles, the same for all heads
