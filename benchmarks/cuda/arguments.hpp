@@ -19,6 +19,7 @@ struct Arguments {
   bool roofline = false;  ///< measure the device's ceilings only
   bool overlap_heads = false;
   bool join_stages = false;
+  bool slabs = false;
   bool help = false;
 
   int runs() const { return once ? 0 : quick ? 9 : 51; }
@@ -34,6 +35,7 @@ inline constexpr char kUsage[] =
     "                  ncu --profile-from-start off mhla_cuda_bench --once\n"
     "  --overlap-heads forms with Operator::overlaps_heads\n"
     "  --join-stages   forms with Operator::joins_stages\n"
+    "  --slabs         forms with Operator::slabs\n"
     "  --list          the cases and where they come from\n"
     "  --roofline      what the device can do: bandwidths, launches, products\n";
 
@@ -62,6 +64,8 @@ inline Arguments parse(const std::vector<std::string>& arguments) {
       parsed.overlap_heads = true;
     } else if (argument == "--join-stages") {
       parsed.join_stages = true;
+    } else if (argument == "--slabs") {
+      parsed.slabs = true;
     } else if (argument == "--roofline") {
       parsed.roofline = true;
     } else if (argument == "--help" || argument == "-h") {

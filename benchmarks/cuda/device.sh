@@ -11,8 +11,9 @@
 #   train      the training example, a minute
 #   probe      whether written lines leave L2
 #
-# Three more pieces take 8 minutes each, and run where they are named:
+# More pieces run where they are named, the last three for 8 minutes each:
 #
+#   options    cases of the benchmarks with options that are off by default, and without
 #   random     11,000 random problems of forms and gradients, and 1,000 runs with equal bits
 #   models     whole models with each attention
 #   trainings  trials of training at length
@@ -21,7 +22,8 @@
 # with 1 if a piece failed.
 #
 #   MHLA_RESULTS        folder of the results; build/device
-#   MHLA_PREBUILT       folder of programs: cuda_device_*_test, sm80/cuda_device_forms_test, l2_probe
+#   MHLA_PREBUILT       folder of programs: cuda_device_*_test, sm80/cuda_device_forms_test, l2_probe,
+#                       mhla_cuda_bench
 #   MHLA_TORCH_PACKAGE  folder with mhla_torch and what else Python needs; otherwise it is built
 #   MHLA_PYTHON         a Python with PyTorch, and for trials with numpy and Pillow; python3
 #   MHLA_DATA           folder of Fashion-MNIST; that of Debian's dataset-fashion-mnist
@@ -45,7 +47,7 @@ card=${card%%$'\n'*}
 
 # Seconds of each piece, without what it builds: 470 for those of `all`.
 declare -A limits=([tests]=105 [torch]=75 [sm80]=60 [times]=110 [sanitizer]=50 [train]=45 [probe]=25
-  [random]=475 [models]=475 [trainings]=475)
+  [options]=60 [random]=475 [models]=475 [trainings]=475)
 all=(tests torch sm80 times sanitizer train probe)
 results=${MHLA_RESULTS:-$repository/build/device}
 mkdir -p "$results"
@@ -111,6 +113,15 @@ build_probe() {
   [[ $folder == "$prebuilt" ]] && return
   mkdir -p "$folder"
   nvcc -O3 -std=c++17 -arch=native -o "$folder/l2_probe" "$repository/benchmarks/cuda/l2_probe.cu"
+}
+build_options() {
+  local folder
+  folder=$(folder_of options mhla_cuda_bench)
+  [[ $folder == "$prebuilt" ]] && return
+  cmake -S "$repository" -B "$folder" -DCMAKE_BUILD_TYPE=Release -DMHLA_BUILD_TESTS=OFF \
+    -DMHLA_BUILD_EXAMPLES=OFF -DMHLA_BUILD_BENCHMARKS=ON -DMHLA_BUILD_CUDA_BENCHMARKS=ON \
+    -DCMAKE_RUNTIME_OUTPUT_DIRECTORY="$folder"
+  cmake --build "$folder" --parallel "$cores" --target mhla_cuda_bench
 }
 
 # ---- the pieces ----------------------------------------------------------------------------------
@@ -227,6 +238,15 @@ run_sanitizer() {
   return "$failed"
 }
 
+run_options() {
+  local folder option
+  folder=$(folder_of options mhla_cuda_bench)
+  for option in "" --overlap-heads --slabs; do
+    echo "options: ${option:-none}"
+    "$folder/mhla_cuda_bench" --quick --filter='512|n4096' ${option:+"$option"}
+  done
+}
+
 run_train() {
   "$python" "$repository/examples/torch/train.py" --device cuda --seconds 10 \
     ${MHLA_DATA:+--data "$MHLA_DATA"} --output "$results/train"
@@ -276,7 +296,7 @@ pieces=("$@")
 (($#)) || pieces=("${all[@]}")
 for piece in "${pieces[@]}"; do
   if [[ -z ${limits[$piece]:-} ]]; then
-    printf 'no piece "%s"; there are: %s\n' "$piece" "${all[*]} random models trainings" >&2
+    printf 'no piece "%s"; there are: %s\n' "$piece" "${all[*]} options random models trainings" >&2
     exit 2
   fi
 done

@@ -55,6 +55,7 @@ bool measure(const Arguments& arguments) {
   session.runs = arguments.runs();
   session.op.overlaps_heads = arguments.overlap_heads;
   session.op.joins_stages = arguments.join_stages;
+  session.op.slabs = arguments.slabs;
   const Context context = context_of(session);
   print_context(std::cout, context);
   if (arguments.roofline) {
