@@ -241,9 +241,9 @@ run_sanitizer() {
 run_options() {
   local folder option
   folder=$(folder_of options mhla_cuda_bench)
-  for option in "" --overlap-heads --slabs; do
+  for option in "" --overlap-heads --slabs --join-stages; do
     echo "options: ${option:-none}"
-    "$folder/mhla_cuda_bench" --quick --filter='512|n4096' ${option:+"$option"}
+    "$folder/mhla_cuda_bench" --quick --filter='512|n4096|wan|t8192' ${option:+"$option"}
   done
 }
 

@@ -238,6 +238,7 @@ TEST(Width, GradientsOfManyTokensAreWithinTheBound) {
     const Arch arch = summaries == Precision::kPair ? Arch::kSm90a : Arch::kSm80;
     const GradientPlan plan = run_backward<false>(shape, {arch, 8});
     EXPECT_FALSE(plan.scores || plan.fused);
+    EXPECT_EQ(plan.staged, summaries == Precision::kSingle && kD == kE && kD <= 128);
   }
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
 /// \file
-/// Stages of tokens in shared memory for fused_gradient_sm80.cuh, and a thread's place in them.
+/// Stages of tokens in shared memory for fused_gradient_sm80.cuh and block_gradient_sm80.cuh, and a
+/// thread's place in them.
 ///
 /// A stage has two tiles of kRows rows: keys and values, or queries and dO. Eight threads share
 /// each row. They copy its pieces, change them, and write the gradients that replace them. Stages
@@ -27,9 +28,10 @@
 
 namespace mhla::cuda {
 
-template <class T, int D, int kLimit>
+/// \tparam kBlocks  1: a thread block has one block of one pair
+template <class T, int D, int kLimit, int kBlocks = 0>
 struct FusedGradientStages {
-  using Config = FusedGradientConfig<D, kLimit>;
+  using Config = FusedGradientConfig<D, kLimit, kBlocks>;
   using Params = FusedGradientParameters;
   using Tile = SharedTile<Config::kRows, D>;
   using Regions = SummaryRegions<Config::kRegions, D, D>;
@@ -45,7 +47,6 @@ struct FusedGradientStages {
     SlotCursor<Config::kRows> ahead;
     BlockOrigin origin;  ///< of the block `ahead`
     const unsigned char* heads[2];
-    std::int64_t strides[2];
     int stage = 0;
   };
 
@@ -62,6 +63,13 @@ struct FusedGradientStages {
 
   static MHLA_DEVICE FusedGradientStages of_thread() {
     return {ptx::tid_x(), ptx::tid_x() % 32, ptx::tid_x() / 32, ptx::shared_begin()};
+  }
+
+  /// The same place. Kernels of one block read the thread's index again: addresses that depend on
+  /// it leave the registers.
+  MHLA_DEVICE FusedGradientStages again() const {
+    if constexpr (kBlocks == 1) return of_thread();
+    return *this;
   }
 
   // ---- places in shared memory ----
@@ -109,11 +117,15 @@ struct FusedGradientStages {
   }
 
   // ---- copies ----
-  /// Starts the copies of the first stages.
-  MHLA_DEVICE Ring begin(const Params& p) const {
+  /// Starts the copies of the first stages, from a block of a pair on.
+  MHLA_DEVICE Ring begin(const Params& p, int part, std::int32_t pair, std::int32_t block) const {
     Ring ring{};
-    ring.pair = static_cast<std::int32_t>(ptx::ctaid_x());
-    begin_part(p, ring, kSummarise);
+    ring.pair = pair;
+    begin_part(p, ring, part);
+    if constexpr (kBlocks == 1) {
+      ring.ahead.block = block;
+      ring.origin = (part == kQueries ? p.query_blocks : p.key_blocks).origin(block);
+    }
     MHLA_CUDA_LOOP
     for (int stage = 0; stage + 1 < Config::kStages; ++stage) copy(p, ring, stage);
     return ring;
@@ -128,7 +140,7 @@ struct FusedGradientStages {
     ptx::bar_warp_sync();  // tokens of the warp's rows are stored
     change(stage);
     ptx::bar_sync();
-    copy(p, ring, stage == 0 ? Config::kStages - 1 : stage - 1);
+    again().copy(p, ring, stage == 0 ? Config::kStages - 1 : stage - 1);
     ring.stage = stage + 1 == Config::kStages ? 0 : stage + 1;
     return stage;
   }
@@ -271,40 +283,40 @@ struct FusedGradientStages {
     ring.origin = {};
     if (ring.pair >= p.pairs) return;
     const BatchHead pair = batch_head(ring.pair, p.heads);
-    const auto take = [&](const ConstTokenTensor& x, int i) {
-      ring.heads[i] = x.head(pair);
-      ring.strides[i] = x.token_stride;
-    };
-    if (part == kQueries) {
-      take(p.q, 0);
-      take(p.dout, 1);
-    } else {
-      take(p.k, 0);
-      take(p.v, 1);
-    }
+    ring.heads[0] = first_tensor(p, part).head(pair);
+    ring.heads[1] = second_tensor(p, part).head(pair);
+  }
+  static MHLA_DEVICE const ConstTokenTensor& first_tensor(const Params& p, int part) {
+    return part == kQueries ? p.q : p.k;
+  }
+  static MHLA_DEVICE const ConstTokenTensor& second_tensor(const Params& p, int part) {
+    return part == kQueries ? p.dout : p.v;
   }
 
   /// Starts the copy of the ring's next stage, if there is one.
   MHLA_DEVICE void copy(const Params& p, Ring& ring, int stage) const {
     if (ring.pair < p.pairs) {
       if (ring.part == kQueries) {
-        copy_rows(p.query_blocks, ring, stage);
+        copy_rows(p, p.query_blocks, ring, stage);
         advance(p, p.query_blocks, ring);
       } else {
-        copy_rows(p.key_blocks, ring, stage);
+        copy_rows(p, p.key_blocks, ring, stage);
         advance(p, p.key_blocks, ring);
       }
     }
     ptx::cp_async_commit_group();
   }
-  MHLA_DEVICE void copy_rows(const TokenBlocks& blocks, const Ring& ring, int stage) const {
+  MHLA_DEVICE void copy_rows(const Params& p, const TokenBlocks& blocks, const Ring& ring,
+                             int stage) const {
+    const std::int64_t first_stride = first_tensor(p, ring.part).token_stride;
+    const std::int64_t second_stride = second_tensor(p, ring.part).token_stride;
     MHLA_CUDA_UNROLL
     for (int pass = 0; pass < Config::kPasses; ++pass) {
       const std::int32_t of_row =
           blocks.token(ring.origin, ring.ahead.slot + static_cast<std::int32_t>(row(pass)));
       each_piece([&](std::uint32_t, std::uint32_t piece) {
-        copy_piece(first(stage), row(pass), piece, ring.heads[0], ring.strides[0], of_row);
-        copy_piece(second(stage), row(pass), piece, ring.heads[1], ring.strides[1], of_row);
+        copy_piece(first(stage), row(pass), piece, ring.heads[0], first_stride, of_row);
+        copy_piece(second(stage), row(pass), piece, ring.heads[1], second_stride, of_row);
       });
       if (sharer() == 0) ptx::st_shared(token_of(stage, pass), static_cast<std::uint32_t>(of_row));
     }
@@ -312,6 +324,10 @@ struct FusedGradientStages {
   MHLA_DEVICE void advance(const Params& p, const TokenBlocks& blocks, Ring& ring) const {
     ring.ahead.advance(blocks.slots());
     if (ring.ahead.slot != 0) return;
+    if constexpr (kBlocks == 1) {
+      ring.pair = p.pairs;
+      return;
+    }
     if (ring.ahead.block < blocks.blocks()) {
       ring.origin = blocks.origin(ring.ahead.block);
       return;

@@ -13,11 +13,10 @@
 /// so that each product runs in the form that is planned for it. A causal form mixes by the
 /// strictly lower triangle, and further kernels add the token's own block. For few tokens one
 /// kernel computes all gradients (quadratic_gradient_sm80.cuh), and for few blocks another one
-/// (fused_gradient_sm80.cuh).
+/// (fused_gradient_sm80.cuh). Two kernels for more blocks read S~ or dS (block_gradient.cuh).
 ///
 /// With decaying terms, products by m^T are the recurrence from the last block on, and gradients of
-/// the terms come from a recurrence over S and dS~ (decay_products_sm80.cuh). No array has M^2
-/// numbers.
+/// the terms come from one over S and dS~ (decay_products_sm80.cuh). No array has M^2 numbers.
 
 #include <algorithm>
 #include <cstddef>
@@ -62,6 +61,11 @@ struct GradientLayout {
       plan.fused =
           !plan.quadratic && detail::takes_fused_gradient<D, E, kRotary>(forward(), device);
       plan.scores = !plan.quadratic && detail::takes_scores(forward());
+      const bool blocks = !one_kernel() && detail::takes_blocks<D, E>(forward(), device);
+      plan.staged = blocks && detail::takes_whole_blocks<kRotary>(forward());
+      plan.blocks =
+          plan.staged ||
+          (blocks && cuda::plan<kHalfWidth, D>(query_product(0), device).form == Form::kThreeStage);
     }
     one_kernel() ? place_one_kernel() : place_arrays();
     if (made == nullptr) plan_products();
@@ -90,12 +94,13 @@ struct GradientLayout {
   /// Most thread blocks of that kernel.
   std::int32_t thread_blocks() const { return matrices() > 1 ? pairs() : device.multiprocessors; }
   /// Returns true if the outputs of the forward call are computed again.
-  bool computes_outputs() const { return !plan.fused && problem.computes_outputs(); }
+  bool computes_outputs() const {
+    return !plan.fused && !plan.staged && problem.computes_outputs();
+  }
   /// Returns true if the mixing matrix is a sum of decaying terms.
   bool decays() const { return kCausal && forward().decays(); }
   /// Returns true if the features are the tensor itself.
   bool is_plain(const FeatureMap& map) const { return map == FeatureMap::identity() && !kRotary; }
-
   /// Returns true if the mixing matrix's gradient reads the summaries of products.
   bool keeps_summaries() const { return wants_mixing() && !plan.scores; }
 
@@ -136,6 +141,15 @@ struct GradientLayout {
                     : mixing;
   }
   DecayArray terms() const { return decay_array(forward(), mixing); }
+
+  /// The problem whose summaries are S and S~ of plan.blocks, and the one of dS~ and dS.
+  Problem stages() const {
+    if (plan.staged) return forward();
+    return detail::product_of(forward(), query_features(), key_features(), forward().v, {}, false);
+  }
+  Problem backward() const { return detail::exchanged(stages()); }
+  WorkspaceArrays stage_arrays() const { return arrays_of(stages(), first); }
+  WorkspaceArrays gradient_arrays() const { return arrays_of(backward(), second); }
 
   // ---- parts of sums ----
 
@@ -285,7 +299,17 @@ struct GradientLayout {
            D * D;
   }
 
+  std::size_t stage_bytes(const Problem& of) const {
+    return workspace_parts<D, E>(of, scratch_of<D, E>(of, device)).bytes;
+  }
+  WorkspaceArrays arrays_of(const Problem& of, unsigned char* workspace) const {
+    return workspace_arrays<D, E>(of, scratch_of<D, E>(of, device), workspace);
+  }
+
   void place_arrays() {
+    arrays.transposed = place_.floats(!decays(), std::int64_t{matrices()} * mq() * mk());
+    arrays.mixing_parts = place_.floats(wants_mixing(), matrices() * matrix_parts());
+    if (plan.staged) return;
     const std::int64_t nq = forward().query_blocks.tokens(), nk = forward().key_blocks.tokens();
     const std::int64_t p = pairs(), wq = forward().query_blocks.slots();
     const bool denominators = key_sums() || cross();
@@ -297,9 +321,7 @@ struct GradientLayout {
       arrays.dquery_features[h] = place_.tensor(problem.wants.q, forward(), nq, D);
       arrays.dkey_features[h] = place_.tensor(problem.wants.k, forward(), nk, D);
     }
-    const bool copied = !decays();  // the matrices
-    arrays.strict = place_.floats(kCausal && copied, std::int64_t{matrices()} * mq() * mk());
-    arrays.transposed = place_.floats(copied, std::int64_t{matrices()} * mq() * mk());
+    arrays.strict = place_.floats(kCausal && !decays(), std::int64_t{matrices()} * mq() * mk());
     arrays.intra_weights = place_.floats(decays(), matrices());
     arrays.key_sums = place_.floats(denominators, p * mk() * D);
     arrays.mixed_key_sums = place_.floats(key_sums(), p * mq() * D);
@@ -311,9 +333,7 @@ struct GradientLayout {
     arrays.mixed_query_sums = place_.floats(key_sums(), p * mk() * D);
     arrays.mixed_weights = place_.floats(cross(), p * mk() * wq);
     arrays.inverse_norms = place_.floats(forward().norm.normed, p * mq() * wq);
-    const bool gain = problem.wants.gain;
-    arrays.gain_parts = place_.floats(gain, std::int64_t{gain_chunks()} * E);
-    arrays.mixing_parts = place_.floats(wants_mixing(), matrices() * matrix_parts());
+    arrays.gain_parts = place_.floats(problem.wants.gain, std::int64_t{gain_chunks()} * E);
     arrays.intra_parts =
         place_.floats(wants_mixing() && kCausal, std::int64_t{matrices()} * intra_parts() * mq());
   }
@@ -332,13 +352,17 @@ struct GradientLayout {
       plan.traffic.tensors += 4 * D * (nq + nk);
       return;
     }
-    if (plan.fused) {
-      plan.traffic.tensors += D * (3 * nq + 6 * nk);
-      if (wants_mixing()) {
-        plan.traffic.summaries += 2 * static_cast<std::uint64_t>(kept_bytes(pairs()));
-      }
-      return;
+    if (plan.fused || plan.blocks) plan.traffic.tensors += D * (3 * nq + 6 * nk);
+    if (plan.fused && wants_mixing()) {
+      plan.traffic.summaries += 2 * static_cast<std::uint64_t>(kept_bytes(pairs()));
     }
+    if (plan.blocks) {
+      const std::uint64_t all = detail::traffic<D, E>(stages(), Form::kThreeStage).summaries;
+      plan.traffic.summaries += 2 * all + (wants_mixing() ? all / 2 : 0);
+    }
+    if (plan.fused || plan.staged) return;
+    plan.traffic.tensors += nq * (5 * D + 3 * E) + nk * (6 * D);
+    if (plan.blocks) return;
     plan.queries = cuda::plan<kHalfWidth, D>(query_product(0), device);
     plan.keys = cuda::plan<kHalfWidth, D>(key_product(0), device);
     plan.values = cuda::plan<D, E>(value_product(), device);
@@ -347,13 +371,15 @@ struct GradientLayout {
       count(plan.keys);
     }
     count(plan.values);
-    plan.traffic.tensors += nq * (5 * D + 3 * E) + nk * (6 * D);
   }
 
   /// Workspaces of the planned products.
   void place_products() {
     std::size_t first_bytes = plan.outputs.workspace_bytes, second_bytes = 0;
-    if (!one_kernel()) {
+    if (plan.blocks) {
+      first_bytes = std::max(first_bytes, stage_bytes(stages()));
+      second_bytes = stage_bytes(backward());
+    } else if (!one_kernel()) {
       first_bytes = std::max(
           {first_bytes, bytes_of(query_product(0), plan.queries), plan.values.workspace_bytes});
       second_bytes = bytes_of(key_product(0), plan.keys);
@@ -361,6 +387,9 @@ struct GradientLayout {
     first = place_.bytes(static_cast<std::int64_t>(first_bytes));
     second = place_.bytes(static_cast<std::int64_t>(second_bytes));
     plan.workspace_bytes = place_.used();
+    if (!plan.staged || first == nullptr) return;
+    arrays.key_sums = stage_arrays().summaries.key_sum;
+    arrays.query_sums = gradient_arrays().summaries.key_sum;
   }
 
   void count(const Plan& product) {

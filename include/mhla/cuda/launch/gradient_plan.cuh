@@ -28,6 +28,8 @@ struct GradientPlan {
   bool scores;     ///< the mixing matrix's gradient sums scores instead of summaries
   bool quadratic;  ///< one kernel computes all gradients, without summaries
   bool fused;      ///< one kernel computes all gradients, with summaries in shared memory
+  bool blocks;     ///< a kernel for blocks of queries and one for blocks of keys multiply
+  bool staged;     ///< these kernels compute all gradients from the call's tensors
 };
 
 namespace detail {
@@ -91,6 +93,23 @@ constexpr bool takes_fused_gradient(const Problem& forward, const Device& device
          forward.op.summaries == Precision::kSingle && !takes_scores(forward) &&
          blocks <= fused_gradient_blocks<D, E>(device) &&
          2 * forward.pairs() >= device.multiprocessors;
+}
+
+/// Returns true if a kernel for blocks of queries and one for blocks of keys can multiply features,
+/// dN and values. Summaries are no pairs, as those of floats are.
+template <int D, int E>
+constexpr bool takes_blocks(const Problem& forward, const Device& device) {
+  if constexpr (D == E && D <= kWidestBlockGradient) {
+    return !takes_scores(forward) && forward.op.summaries != Precision::kPair &&
+           device.shared_bytes >= FusedGradientConfig<D, kBlockGradientLimit<D>, 1>::kBytes;
+  }
+  return false;
+}
+
+/// Returns true if these kernels can also apply feature maps and divide by denominators.
+template <bool kRotary>
+constexpr bool takes_whole_blocks(const Problem& forward) {
+  return !kRotary && !forward.causal && !crosses(forward) && !forward.norm.normed;
 }
 
 /// Number of thread blocks that keeps any device busy.

@@ -70,6 +70,15 @@ constexpr Problem product_of(const Problem& forward, ConstTokenTensor a, ConstTo
           .later = transposed};
 }
 
+/// The problem with the roles of query blocks and key blocks exchanged. Terms decay backwards.
+constexpr Problem exchanged(const Problem& forward) {
+  Problem problem = forward;
+  problem.query_blocks = forward.key_blocks;
+  problem.key_blocks = forward.query_blocks;
+  problem.later = true;
+  return problem;
+}
+
 /// The forward call without norm and gate, which computes the outputs again.
 constexpr Problem outputs_of(const GradientProblem& problem, TokenTensor out) {
   Problem forward = problem.forward;

@@ -5,10 +5,13 @@
 ///
 ///     (forward) -> quadratic_gradient -> ordered_sums                     few tokens, or
 ///     fused_gradient -> ordered_sums                                      few blocks, or
+///     transposed_mixing -> kernels of block_gradient.cuh
+///       -> (sum_products) -> ordered_sums                                 more blocks, or
 ///
 ///     transposed_mixing, or intra_weights -> (forward) -> features
 ///       -> token_sums, mixed_sums, or decay_mixing, (intra_block_sums, scores)
-///       -> output_gradients -> products and summary_products, decay_products or score_products
+///       -> output_gradients -> products and summary_products, or kernels of block_gradient.cuh,
+///       decay_products or score_products
 ///       -> ordered_sums, or decay_sums
 ///       -> (intra_block) -> input_gradients -> (gain_sums)
 ///
@@ -31,6 +34,7 @@
 #include "mhla/cuda/kernel/scores_sm80.cuh"
 #include "mhla/cuda/kernel/token_sums_sm80.cuh"
 #include "mhla/cuda/kernel/transposed_mixing.cuh"
+#include "mhla/cuda/launch/block_gradient.cuh"
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/gradient_layout.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
@@ -62,14 +66,21 @@ class GradientRun {
       return;
     }
     prepare_mixing(stream);
-    compute_outputs(stream);
-    make_features(stream);
-    make_denominators(stream);
-    make_output_gradients(stream);
-    mix_weights(stream);
-    for (int h = 0; h < kHalves; ++h) multiply_half(h, stream);
+    if (!l_.plan.staged) {
+      compute_outputs(stream);
+      make_features(stream);
+      make_denominators(stream);
+      make_output_gradients(stream);
+      mix_weights(stream);
+    }
+    if (l_.plan.blocks) {
+      BlockGradientRun<T, D, E, kCausal, kRotary>{l_}(stream);
+    } else {
+      for (int h = 0; h < kHalves; ++h) multiply_half(h, stream);
+    }
     if (l_.wants_mixing()) mixing_.sum(stream);
-    if (l_.problem.wants.v) {
+    if (l_.plan.staged) return;
+    if (l_.problem.wants.v && !l_.plan.blocks) {
       run<T, D, E, false>(l_.plan.values, l_.value_product(), l_.transposed(), l_.first, l_.device,
                           stream);
     }

@@ -50,8 +50,14 @@ class MixingGradientRun {
 
   template <class Stream>
   void multiply_summaries(int h, const Stream& stream) const {
-    const SummaryArray columns = arrays_of(l_.query_product(h), l_.first).summaries;
-    const SummaryArray rows = arrays_of(l_.key_product(h), l_.second).summaries;
+    multiply(h, arrays_of(l_.query_product(h), l_.first).summaries,
+             arrays_of(l_.key_product(h), l_.second).summaries, stream);
+  }
+
+  /// Multiplies the summaries of half h of the values, S, with their gradients, dS~.
+  template <class Stream>
+  void multiply(int h, const SummaryArray& columns, const SummaryArray& rows,
+                const Stream& stream) const {
     const float factor = inverse_power(rows.scale) * inverse_power(columns.scale);
     if constexpr (kCausal) {
       if (l_.decays()) {
@@ -64,16 +70,16 @@ class MixingGradientRun {
     p.matrix_parts = l_.matrix_parts();
     const std::int64_t step = std::int64_t{p.chunks} * p.slices() * l_.mq() * l_.mk();
     p.parts += h * l_.half_parts() * (std::int64_t{l_.mq()} * l_.mk());
-    const auto multiply = [&](const unsigned char* x, const unsigned char* y) {
+    const auto add = [&](const unsigned char* x, const unsigned char* y) {
       p.rows_data = x;
       p.columns_data = y;
       stream.template run<SummaryProductsSm80<factor_t<T>, kHalfWidth * D>>(p, l_.pairs());
       p.parts += step;
     };
-    multiply(rows.high, columns.high);
+    add(rows.high, columns.high);
     if (l_.forward().op.summaries == Precision::kPair) {
-      multiply(rows.high, columns.low);
-      multiply(rows.low, columns.high);
+      add(rows.high, columns.low);
+      add(rows.low, columns.high);
     }
   }
 
