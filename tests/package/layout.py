@@ -176,15 +176,15 @@ def page_of_tests_is_complete(files):
        "include/mhla/cuda/kernel/b.cuh": "static constexpr Arch kArchitecture = 1;\n",
        "include/mhla/cuda/launch/c.cuh": "#include <cuda_runtime.h>\n",
        "include/mhla/cuda/tile/d.cuh": "",
-       "tests/cuda/CMakeLists.txt": "add_kernels(b Kernel)",
+       "tests/cuda/build/kernels.cmake": "add_kernels(b Kernel)",
        "tests/cuda/kernel_test.cpp": '#include "mhla/cuda/kernel/a.cuh"\n'
                                      '#include "mhla/cuda/kernel/b.cuh"\n'},
-      "include/mhla/cuda/kernel/a.cuh has no add_kernels in tests/cuda/CMakeLists.txt",
+      "include/mhla/cuda/kernel/a.cuh has no add_kernels in tests/cuda/build/kernels.cmake",
       "include/mhla/cuda/tile/d.cuh is included by no test of tests/cuda")
 def every_cuda_header_has_a_test(files):
     """A test of tests/cuda includes it. All kernels test the headers of ptx. Headers that call the
     CUDA runtime do not run without a GPU: nvcc compiles them. A kernel also has a unit of nvcc."""
-    units = files.text("tests/cuda/CMakeLists.txt")
+    units = files.text("tests/cuda/build/kernels.cmake")
     tests = "\n".join(files.text(test) for test in files.matching("tests/cuda/*_test.cpp"))
     tested = set(re.findall(r'^#include "mhla/(cuda/.*)"', tests, re.M))
     folders = (f"cuda/{folder}/" for folder in ("tile", "kernel", "launch", "attention"))
@@ -197,7 +197,7 @@ def every_cuda_header_has_a_test(files):
             yield f"include/mhla/{header} is included by no test of tests/cuda"
         if (folder == "cuda/kernel" and " kArchitecture =" in text
                 and f"add_kernels({noun} " not in units):
-            yield f"include/mhla/{header} has no add_kernels in tests/cuda/CMakeLists.txt"
+            yield f"include/mhla/{header} has no add_kernels in tests/cuda/build/kernels.cmake"
 
 
 @rule({"include/mhla/cuda/tile/a.cuh": "basm();\nasm volatile(\"\");\nint i = threadIdx.x;\n",
