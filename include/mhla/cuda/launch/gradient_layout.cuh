@@ -54,19 +54,8 @@ struct GradientLayout {
   GradientLayout(const GradientProblem& of, MixingArray coefficients, unsigned char* workspace,
                  const Device& target, const GradientPlan* made = nullptr)
       : problem(of), mixing(coefficients), device(target), place_(workspace) {
-    if (made != nullptr) {
-      plan = *made;
-    } else {
-      plan.quadratic = detail::takes_quadratic_gradient<D, E, kRotary>(forward(), device);
-      plan.fused =
-          !plan.quadratic && detail::takes_fused_gradient<D, E, kRotary>(forward(), device);
-      plan.scores = !plan.quadratic && detail::takes_scores(forward());
-      const bool blocks = !one_kernel() && detail::takes_blocks<D, E>(forward(), device);
-      plan.staged = blocks && detail::takes_whole_blocks<kRotary>(forward());
-      plan.blocks =
-          plan.staged ||
-          (blocks && cuda::plan<kHalfWidth, D>(query_product(0), device).form == Form::kThreeStage);
-    }
+    plan = made != nullptr ? *made : detail::kernels_of<D, E, kRotary>(forward(), device);
+    if (made == nullptr) plan.blocks = plan.staged || products_take_blocks();
     one_kernel() ? place_one_kernel() : place_arrays();
     if (made == nullptr) plan_products();
     place_products();
@@ -77,8 +66,7 @@ struct GradientLayout {
   Device device;
   GradientArrays arrays{};
   GradientPlan plan{};
-  unsigned char* first = nullptr;  ///< workspaces of products
-  unsigned char* second = nullptr;
+  unsigned char *first = nullptr, *second = nullptr;  ///< workspaces of products
 
   const Problem& forward() const { return problem.forward; }
   std::int32_t pairs() const { return forward().pairs(); }
@@ -338,6 +326,12 @@ struct GradientLayout {
         place_.floats(wants_mixing() && kCausal, std::int64_t{matrices()} * intra_parts() * mq());
   }
 
+  /// Returns true if products in three stages run in kernels of one block.
+  bool products_take_blocks() const {
+    return !one_kernel() && detail::takes_blocks<D, E>(forward(), device) &&
+           cuda::plan<kHalfWidth, D>(query_product(0), device).form == Form::kThreeStage;
+  }
+
   /// Plans the products, and the forward whose outputs gradients need.
   void plan_products() {
     const auto tokens =
@@ -346,7 +340,7 @@ struct GradientLayout {
     const auto nk = tokens * static_cast<std::uint64_t>(forward().key_blocks.tokens());
     if (computes_outputs()) {
       plan.outputs = cuda::plan<D, E>(detail::outputs_of(problem, arrays.out), device);
-      count(plan.outputs);
+      plan.traffic += plan.outputs.traffic;
     }
     if (plan.quadratic) {
       plan.traffic.tensors += 4 * D * (nq + nk);
@@ -367,10 +361,10 @@ struct GradientLayout {
     plan.keys = cuda::plan<kHalfWidth, D>(key_product(0), device);
     plan.values = cuda::plan<D, E>(value_product(), device);
     for (int h = 0; h < kHalves; ++h) {
-      count(plan.queries);
-      count(plan.keys);
+      plan.traffic += plan.queries.traffic;
+      plan.traffic += plan.keys.traffic;
     }
-    count(plan.values);
+    plan.traffic += plan.values.traffic;
   }
 
   /// Workspaces of the planned products.
@@ -390,11 +384,6 @@ struct GradientLayout {
     if (!plan.staged || first == nullptr) return;
     arrays.key_sums = stage_arrays().summaries.key_sum;
     arrays.query_sums = gradient_arrays().summaries.key_sum;
-  }
-
-  void count(const Plan& product) {
-    plan.traffic.tensors += product.traffic.tensors;
-    plan.traffic.summaries += product.traffic.summaries;
   }
 
   /// Bytes of a product's workspace, including its summaries if the mixing matrix's gradient reads

@@ -112,6 +112,18 @@ constexpr bool takes_whole_blocks(const Problem& forward) {
   return !kRotary && !forward.causal && !crosses(forward) && !forward.norm.normed;
 }
 
+/// The plan of the kernels that depend on the forward call alone.
+template <int D, int E, bool kRotary>
+constexpr GradientPlan kernels_of(const Problem& forward, const Device& device) {
+  GradientPlan plan{};
+  plan.quadratic = takes_quadratic_gradient<D, E, kRotary>(forward, device);
+  plan.fused = !plan.quadratic && takes_fused_gradient<D, E, kRotary>(forward, device);
+  plan.scores = !plan.quadratic && takes_scores(forward);
+  plan.staged = !plan.quadratic && !plan.fused && takes_blocks<D, E>(forward, device) &&
+                takes_whole_blocks<kRotary>(forward);
+  return plan;
+}
+
 /// Number of thread blocks that keeps any device busy.
 inline constexpr std::int32_t kManyBlocks = 1024;
 

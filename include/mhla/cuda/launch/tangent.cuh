@@ -132,8 +132,8 @@ TangentPlan tangent_plan(const TangentProblem& problem, const Device& device) {
     Plan& part = plan.parts[static_cast<int>(along)];
     part = cuda::plan<D, E>(layout.part(along), device);
     forms = std::max(forms, part.workspace_bytes);
-    plan.traffic.tensors += part.traffic.tensors + nq * E;
-    plan.traffic.summaries += part.traffic.summaries;
+    plan.traffic += part.traffic;
+    plan.traffic.tensors += nq * E;
   }
   plan.workspace_bytes = layout.bytes + forms;
   if (problem.wants_along(Along::kQueries)) plan.traffic.tensors += nq * (3 * D);

@@ -33,6 +33,11 @@ struct Traffic {
   std::uint64_t summaries;  ///< S, S~, their key sums and scores
 
   constexpr std::uint64_t total() const { return tensors + summaries; }
+  constexpr Traffic& operator+=(const Traffic& more) {
+    tensors += more.tensors;
+    summaries += more.summaries;
+    return *this;
+  }
 };
 
 namespace detail {
