@@ -71,11 +71,15 @@ class BlockGradientRun {
             .key_blocks = problem.key_blocks,
             .heads = problem.heads,
             .pairs = l_.pairs(),
+            .multiprocessors = 0,
             .query_map = problem.op.query_map,
             .key_map = problem.op.key_map,
             .normalization = problem.normalization(),
+            .mixing = {},
             .query_scale = summary_scale(problem.query_blocks.slots()),
-            .key_scale = summary_scale(problem.key_blocks.slots())};
+            .key_scale = summary_scale(problem.key_blocks.slots()),
+            .kept = nullptr,
+            .parts = nullptr};
   }
 
   const Layout& l_;
