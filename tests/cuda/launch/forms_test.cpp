@@ -104,7 +104,7 @@ TYPED_TEST(BidirectionalForms, SlabsOfColumnsAreWithinTheBound) {
   const Outcome outcome =
       this->run(shape, Arch::kSm90a, has_kernel ? Form::kFused : Form::kThreeStage);
   EXPECT_EQ(outcome.plan.slabs, has_kernel);
-  this->expect_traffic(outcome);
+  if (has_kernel) this->expect_traffic(outcome);
   if (this->kAllCases) this->run(shape, Arch::kSm80, Form::kThreeStage);
 }
 
