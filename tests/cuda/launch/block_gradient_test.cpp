@@ -6,15 +6,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "mhla/cuda/kernel/block_gradient_sm80.cuh"
 #include "mhla/cuda/kernel/fused_gradient_products.cuh"
 #include "support/cuda/gradient_run.hpp"
+#include "support/cuda/gradient_suite.hpp"
 
 namespace {
 
@@ -24,7 +22,6 @@ using cuda_test::GradientTensors;
 using mhla::cuda::Arch;
 using mhla::cuda::Denominator;
 using mhla::cuda::Device;
-using mhla::cuda::FeatureMap;
 using mhla::cuda::GradientPlan;
 using mhla::cuda::GradientProblem;
 using mhla::cuda::Matrices;
@@ -37,22 +34,19 @@ struct BlockHead {
 
 /// Runs gradients in stages. Devices have too many multiprocessors for one kernel.
 template <class H>
-class StagedGradients : public testing::Test {
- protected:
+class StagedGradients : public cuda_test::GradientSuite<StagedGradients<H>, typename H::T, H::D> {
+ public:
   using T = typename H::T;
   static constexpr int D = H::D;
   static constexpr std::int32_t kMany = 64;
 
   static std::vector<Device> devices() { return {{Arch::kSm90a, kMany}, {Arch::kSm80, kMany}}; }
-  static GradientCall<T> call_of(const CallShape& shape) {
-    return cuda_test::random_gradient_call<T, D, D>(shape, 5);
-  }
   static GradientPlan plan_of(const GradientProblem& problem, const Device& device) {
     return mhla::cuda::gradient_plan<D, D, false, false>(problem, device);
   }
-  static std::vector<emulator::Report> run(GradientCall<T>& call, GradientTensors<T>& to,
-                                           const GradientProblem& problem, const Device& device,
-                                           unsigned seed = 3) {
+  static std::vector<emulator::Report> run_kernels_of(GradientCall<T>& call, GradientTensors<T>& to,
+                                                      const GradientProblem& problem,
+                                                      const Device& device, unsigned seed) {
     const GradientPlan plan = plan_of(problem, device);
     EXPECT_TRUE(plan.staged);
     return cuda_test::run_kernels(
@@ -61,15 +55,6 @@ class StagedGradients : public testing::Test {
           mhla::cuda::run_gradient<T, D, D, false, false>(plan, of, call.mixing_array(), workspace,
                                                           device, stream, call.op);
         });
-  }
-  static GradientTensors<T> run(GradientCall<T>& call, const Device& device, unsigned seed = 3) {
-    GradientTensors<T> got(call, 1);
-    run(call, got, cuda_test::gradient_problem(call, got), device, seed);
-    return got;
-  }
-  static void run_and_compare(const CallShape& shape, const Device& device) {
-    GradientCall<T> call = call_of(shape);
-    cuda_test::compare_gradients(call, run(call, device));
   }
 };
 
@@ -83,90 +68,17 @@ using BlockHeads =
 #endif
 TYPED_TEST_SUITE(StagedGradients, BlockHeads);
 
-// Cases: short last blocks, images, blocks of more and of fewer tokens than a stage has, keys that
-// are not the queries, and one block.
-TYPED_TEST(StagedGradients, AreWithinTheBound) {
-  CallShape shapes[] = {
-      {.batch = 2, .heads = 2, .tokens = 300, .block = 80},
-      {.heads = 3, .tokens = {2, 9, 17}, .block = {1, 5, 17}, .layout = 2},
-      {.tokens = 90, .block = 6, .key_tokens = {1, 20, 18}, .key_block = {1, 10, 9}, .layout = 1},
-      {.tokens = {1, 20, 18}, .block = {1, 20, 9}, .key_tokens = 90, .key_block = 5},
-      {.tokens = 270, .block = 270}};
-  shapes[1].op.query_map = shapes[1].op.key_map = FeatureMap::elu_plus_one();
-  shapes[2].op.query_map = FeatureMap::identity();
-  shapes[2].op.key_map = FeatureMap::elu_plus_one();
-  shapes[2].op.denominator = Denominator::kNone;
-  shapes[2].op.scale = 0.25f;
-  shapes[3].op.eps = 0.5f;
-  for (const Device& device : this->devices()) {
-    for (const CallShape& shape : shapes) this->run_and_compare(shape, device);
-  }
-}
+TYPED_TEST(StagedGradients, AreWithinTheBound) { this->expect_bounds(6, 5); }
 
-TYPED_TEST(StagedGradients, OfMatricesOfHeadsAndItems) {
-  for (const Matrices matrices : {Matrices::kPerHead, Matrices::kPerItemAndHead}) {
-    CallShape shape{.batch = 2, .heads = 2, .tokens = 280, .block = 90};
-    shape.op.matrices = matrices;
-    this->run_and_compare(shape, this->devices()[matrices == Matrices::kPerHead ? 0 : 1]);
-  }
-}
+TYPED_TEST(StagedGradients, OfMatricesOfHeadsAndItems) { this->expect_bounds_of_matrices(); }
 
-// Bits depend neither on the order of thread blocks nor on whether outputs are kept.
-TYPED_TEST(StagedGradients, BitsAreTheSameEachTime) {
-  GradientCall<typename TypeParam::T> call =
-      this->call_of({.heads = 3, .tokens = 290, .block = 75});
-  for (const Device& device : this->devices()) {
-    const auto first = cuda_test::bits_of(this->run(call, device, 0));
-    EXPECT_EQ(cuda_test::bits_of(this->run(call, device, 7)), first);
-  }
-}
+TYPED_TEST(StagedGradients, BitsAreTheSameEachTime) { this->expect_same_bits(); }
 
-// Each gradient alone has the bits that it has with the others.
-TYPED_TEST(StagedGradients, MayBeUnwanted) {
-  GradientCall<typename TypeParam::T> call = this->call_of({.tokens = 260, .block = 70});
-  const Device device = this->devices()[0];
-  const auto all = cuda_test::bits_of(this->run(call, device));
-  for (std::size_t wanted = 0; wanted < 4; ++wanted) {
-    GradientTensors<typename TypeParam::T> got(call, 1);
-    GradientProblem problem = cuda_test::gradient_problem(call, got);
-    problem.wants = {wanted == 0, wanted == 1, wanted == 2, wanted == 3, false, false};
-    if (wanted != 0) problem.dq = {};
-    if (wanted != 1) problem.dk = {};
-    if (wanted != 2) problem.dv = {};
-    this->run(call, got, problem, device);
-    EXPECT_EQ(cuda_test::bits_of(got)[wanted], all[wanted]) << wanted;
-  }
-}
+TYPED_TEST(StagedGradients, MayBeUnwanted) { this->expect_bits_of_each_alone(); }
 
-// Outputs with a denominator of 0 are constants, and rows of zeros in dout add exactly 0.
-TYPED_TEST(StagedGradients, ConstantOutputsAddNothing) {
-  using Number = typename TypeParam::T;
-  GradientCall<Number> call = this->call_of({.tokens = 270, .block = 90});
-  for (int b = 0; b < 3; ++b) call.mixing[b] = 0;
-  const Device device = this->devices()[0];
-  const GradientTensors<Number> got = this->run(call, device);
-  for (int t = 0; t < 90; ++t) {
-    for (int e = 0; e < TypeParam::D; ++e) {
-      ASSERT_EQ(got.q.value(0, t, 0, e), 0);
-      call.dout.at(0, t, 0, e) = Number{0};
-    }
-  }
-  for (int i = 0; i < 9; ++i) EXPECT_TRUE(std::isfinite(got.mixing.value(i))) << i;
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(got.mixing.value(i), 0) << i;
-  EXPECT_EQ(cuda_test::bits_of(this->run(call, device)), cuda_test::bits_of(got));
-}
+TYPED_TEST(StagedGradients, ConstantOutputsAddNothing) { this->expect_nothing_of_constants(); }
 
-// Sums over 270 queries exceed the range of half.
-TYPED_TEST(StagedGradients, SumsMayBeLarge) {
-  CallShape shape{.tokens = 270, .block = 270};
-  shape.op.denominator = Denominator::kNone;
-  auto call = this->call_of(shape);
-  cuda_test::Random random(7);
-  for (auto* x : {&call.q, &call.dout}) x->fill([&] { return random.uniform(0, 50); });
-  for (auto* x : {&call.k, &call.v}) x->fill([&] { return random.uniform(0, 1); });
-  call.mixing[0] = 1e-4f;
-  cuda_test::compare_gradients(call, this->run(call, this->devices()[0]));
-}
+TYPED_TEST(StagedGradients, SumsMayBeLarge) { this->expect_bounds_of_large_sums(); }
 
 // Keys and values move twice, other tensors once. Summaries and mixtures move twice, and for dm S
 // and dS~ once more. The matrix and parts of dm are not counted.
