@@ -37,8 +37,8 @@ class GradientSuite : public testing::Test {
     compare_gradients(call, run(call, device));
   }
 
-  /// Cases: short last blocks, several pairs, images, blocks of more and of fewer tokens than a
-  /// stage has, keys that are not the queries, and one block.
+  /// Cases: short last blocks, several pairs, images, and one block. Blocks have more and fewer
+  /// tokens than a stage, and keys are not the queries.
   /// \param queries, keys  tokens of a block of 90 queries, and of 90 keys
   static void expect_bounds(int queries, int keys) {
     using mhla::cuda::FeatureMap;
