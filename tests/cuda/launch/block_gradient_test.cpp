@@ -11,6 +11,7 @@
 
 #include "mhla/cuda/kernel/block_gradient_sm80.cuh"
 #include "mhla/cuda/kernel/fused_gradient_products.cuh"
+#include "support/cuda/form_test.hpp"
 #include "support/cuda/gradient_run.hpp"
 #include "support/cuda/gradient_suite.hpp"
 
@@ -25,12 +26,6 @@ using mhla::cuda::Device;
 using mhla::cuda::GradientPlan;
 using mhla::cuda::GradientProblem;
 using mhla::cuda::Matrices;
-
-template <class T_, int D_>
-struct BlockHead {
-  using T = T_;
-  static constexpr int D = D_;
-};
 
 /// Runs gradients in stages. Devices have too many multiprocessors for one kernel.
 template <class H>
@@ -60,11 +55,11 @@ class StagedGradients : public cuda_test::GradientSuite<StagedGradients<H>, type
 
 // width_test.cpp tests the other widths.
 #if defined(MHLA_FIRST_WIDTH)  // for faults that show at one width: tests/mutants
-using BlockHeads = testing::Types<BlockHead<mhla::cuda::bfloat16, 64>>;
+using BlockHeads = testing::Types<cuda_test::Width<mhla::cuda::bfloat16, 64, 64>>;
 #else
-using BlockHeads =
-    testing::Types<BlockHead<mhla::cuda::bfloat16, 64>, BlockHead<mhla::cuda::half, 72>,
-                   BlockHead<mhla::cuda::bfloat16, 128>>;
+using BlockHeads = testing::Types<cuda_test::Width<mhla::cuda::bfloat16, 64, 64>,
+                                  cuda_test::Width<mhla::cuda::half, 72, 72>,
+                                  cuda_test::Width<mhla::cuda::bfloat16, 128, 128>>;
 #endif
 TYPED_TEST_SUITE(StagedGradients, BlockHeads);
 

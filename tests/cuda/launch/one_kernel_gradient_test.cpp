@@ -16,6 +16,7 @@
 #include "mhla/cuda/kernel/fused_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/fused_gradient_stages.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
+#include "support/cuda/form_test.hpp"
 #include "support/cuda/gradient_run.hpp"
 #include "support/cuda/gradient_suite.hpp"
 
@@ -29,12 +30,6 @@ using mhla::cuda::Denominator;
 using mhla::cuda::Device;
 using mhla::cuda::GradientPlan;
 using mhla::cuda::GradientProblem;
-
-template <class T_, int D_>
-struct Head {
-  using T = T_;
-  static constexpr int D = D_;
-};
 
 /// Runs the kernels of such a plan, without those of other plans.
 template <class H>
@@ -68,8 +63,9 @@ class FusedGradients : public cuda_test::GradientSuite<FusedGradients<H>, typena
 };
 
 // width_test.cpp tests the other widths.
-using Heads = testing::Types<Head<mhla::cuda::bfloat16, 64>, Head<mhla::cuda::bfloat16, 72>,
-                             Head<mhla::cuda::half, 64>>;
+using Heads = testing::Types<cuda_test::Width<mhla::cuda::bfloat16, 64, 64>,
+                             cuda_test::Width<mhla::cuda::bfloat16, 72, 72>,
+                             cuda_test::Width<mhla::cuda::half, 64, 64>>;
 TYPED_TEST_SUITE(FusedGradients, Heads);
 
 TYPED_TEST(FusedGradients, AreWithinTheBound) { this->expect_bounds(30, 23); }
