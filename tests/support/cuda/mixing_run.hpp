@@ -18,6 +18,7 @@
 
 #include <gtest/gtest.h>
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -221,10 +222,30 @@ struct Mixtures {
   }
 
   void check() const {
+    using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    const double u = kRoundoff<T>, growth = gamma(3 * (c.columns + 64)) * (1 + 3 * u);
+    const double error_of_m = !kSm80 && !kPair ? u : u * u;
+    // Row b has what |m| and eta multiply in the bound.
+    Rows summaries(c.columns, D * E), by_size(c.columns, D * E), by_eta(c.columns, D * E);
     for (int pair = 0; pair < c.pairs; ++pair) {
-      for (int i = 0; i < c.rows; ++i) {
+      for (int b = 0; b < c.columns; ++b) {
         for (int at = 0; at < D * E; ++at) {
-          ASSERT_NO_FATAL_FAILURE(check_summary(pair, i, at))
+          const std::int64_t from = (std::int64_t{pair} * c.columns + b) * D * E + at;
+          const double x = in_high.value(from), rest = kPair ? in_low.value(from) : 0;
+          const double parts = growth * (std::abs(x) + std::abs(rest));
+          summaries(b, at) = x + rest;
+          by_size(b, at) = error_of_m * std::abs(x + rest) + u * std::abs(rest) + parts;
+          by_eta(b, at) = std::abs(x + rest) + std::abs(rest) + parts;
+        }
+      }
+      for (int i = 0; i < c.rows; ++i) {
+        Eigen::RowVectorXd row(end(i));
+        for (int b = 0; b < end(i); ++b) row(b) = m(i, b);
+        const Eigen::RowVectorXd s = row * summaries.topRows(end(i));
+        const Eigen::RowVectorXd bound = row.cwiseAbs() * by_size.topRows(end(i)) +
+                                         kUnderflow<T> * by_eta.topRows(end(i)).colwise().sum();
+        for (int at = 0; at < D * E; ++at) {
+          ASSERT_NO_FATAL_FAILURE(check_summary(pair, i, at, s(at), c.few_bits ? 0 : bound(at)))
               << "S~_" << i << "[" << at / E << "," << at % E << "] of pair " << pair;
         }
         for (int d = 0; d < D; ++d) {
@@ -235,21 +256,8 @@ struct Mixtures {
     }
   }
 
-  void check_summary(int pair, int i, int at) const {
+  void check_summary(int pair, int i, int at, double s, double bound) const {
     const double u = kRoundoff<T>, eta = kUnderflow<T>;
-    const double growth = gamma(3 * (c.columns + 64)) * (1 + 3 * u);
-    const bool one_part = !kSm80 && !kPair;
-    double s = 0, bound = 0;
-    for (int b = 0; b < end(i); ++b) {
-      const std::int64_t from = (std::int64_t{pair} * c.columns + b) * D * E + at;
-      const double x = in_high.value(from), rest = kPair ? in_low.value(from) : 0;
-      const double size = std::abs(m(i, b));
-      s += m(i, b) * (x + rest);
-      bound += (u * (one_part ? 1 : u) * size + eta) * std::abs(x + rest) +
-               (u * size + eta) * std::abs(rest) +
-               growth * (size + eta) * (std::abs(x) + std::abs(rest));
-    }
-    if (c.few_bits) bound = 0;
     const std::int64_t to = (std::int64_t{pair} * c.rows + i) * D * E + at;
     const double most = std::abs(s) + bound;
     ASSERT_LE(std::abs(high.value(to) - s), bound + u * most + eta);

@@ -58,13 +58,18 @@ inline const double kUnderflow = std::ldexp(0.5, Format<T>::kLowest - Format<T>:
 /// Bound of n consecutive float roundings: (1 + u)^n - 1 <= gamma(n).
 inline double gamma(double n) { return n * 0x1p-24 / (1 - n * 0x1p-24); }
 
+/// 2^n for n of -1022 to 1023, much faster than std::ldexp.
+constexpr double power_of_two(int n) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(n + 1023) << 52);
+}
+
 /// Rounds x to the nearest number of T, ties to even, overflow to infinity.
 template <class T>
 double round_to(double x) {
   using F = Format<T>;
   if (x == 0 || !std::isfinite(x)) return x;
   const int exponent = std::max(std::ilogb(x), F::kLowest) - (F::kDigits - 1);
-  const double y = std::ldexp(std::nearbyint(std::ldexp(x, -exponent)), exponent);
+  const double unit = power_of_two(exponent), y = std::nearbyint(x / unit) * unit;
   return std::abs(y) > F::kMax ? std::copysign(std::numeric_limits<double>::infinity(), x) : y;
 }
 
@@ -80,7 +85,7 @@ double to_double(T x) {
                          : sign * std::numeric_limits<double>::infinity();
   }
   if (exponent == 0) {
-    return sign * std::ldexp(static_cast<double>(fraction), F::kLowest - kFraction);
+    return sign * static_cast<double>(fraction) * power_of_two(F::kLowest - kFraction);
   }
   return sign * std::bit_cast<double>((exponent + std::uint64_t{1022 + F::kLowest}) << 52 |
                                       fraction << (52 - kFraction));
@@ -104,7 +109,8 @@ T from_double(double x) {
       bits = static_cast<unsigned>(kTop) << kFraction;
     } else if (y != 0) {
       const int exponent = std::max(std::ilogb(y), F::kLowest);
-      const double fraction = std::ldexp(y, kFraction - exponent);  // from 2^kFraction on if normal
+      // From 2^kFraction on if normal.
+      const double fraction = y * power_of_two(kFraction - exponent);
       bits = (static_cast<unsigned>(exponent - F::kLowest) << kFraction) +
              static_cast<unsigned>(fraction);
     }

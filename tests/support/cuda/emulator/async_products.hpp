@@ -314,13 +314,15 @@ inline void Products::finish(Accumulator& sums) {
   for (const auto& product : sums.products) {
     if (!product->call.adds) std::fill(sums.rows.begin(), sums.rows.end(), 0.0F);
     for (std::size_t row = 0; row < 16; ++row) {
-      float* const c = &sums.rows[row * columns];
-      for (std::size_t k = 0; k < 16; ++k) {
-        const float a = product->a[row][k];
-        const float* const b = &product->b[k * columns];
-        for (std::size_t n = 0; n < columns; n += 8) {
-          for (std::size_t i = n; i < n + 8; ++i) c[i] += a * b[i];
+      for (std::size_t n = 0; n < columns; n += 8) {
+        float c[8];
+        std::copy_n(&sums.rows[row * columns + n], 8, c);
+        for (std::size_t k = 0; k < 16; ++k) {
+          const float a = product->a[row][k];
+          const float* const b = &product->b[k * columns + n];
+          for (int i = 0; i < 8; ++i) c[i] += a * b[i];
         }
+        std::copy_n(c, 8, &sums.rows[row * columns + n]);
       }
     }
   }
