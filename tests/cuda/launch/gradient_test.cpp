@@ -128,6 +128,25 @@ TYPED_TEST(GradientForms, OfFewTokensTakeScores) {
   }
 }
 
+// Blocks at the edges of an image are short, so that 256 tokens have 36 blocks of up to 9. Scores
+// are summed for 32.
+TYPED_TEST(GradientForms, OfFewTokensInManyBlocksTakeNoScores) {
+  for (const Arch arch : this->archs(0)) {
+    const CallShape shape{.tokens = {1, 16, 16}, .block = {1, 3, 3}};
+    EXPECT_FALSE(this->template run<false>(shape, Device{arch, 2}).scores);
+  }
+}
+
+// A matrix of 65,537 x 65,537 numbers has more than 2^32 of them.
+TEST(OrderedSums, CoverMatricesOfMoreThanTwoToThe32Numbers) {
+  mhla::cuda::OrderedSumParameters p{};
+  p.rows = p.columns = 65537;
+  EXPECT_EQ(mhla::cuda::OrderedSumsSm80::grid(p, 1), 65537u * 4097u);
+  p.matrices = 3;
+  p.columns = 16;
+  EXPECT_EQ(mhla::cuda::OrderedSumsSm80::grid(p, 1), 3u * 65537u);
+}
+
 // Only products take summaries in pairs.
 TYPED_TEST(GradientForms, OfManyTokensTakeSummaries) {
   for (const Arch arch : this->archs(1)) {

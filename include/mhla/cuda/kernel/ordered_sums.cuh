@@ -52,21 +52,22 @@ struct OrderedSumsSm80 {
   static constexpr int kRegisters = 64;
 
   static constexpr unsigned grid(const Params& p, int) {
-    return static_cast<unsigned>(p.matrices) * blocks_of_matrix(p);
+    return static_cast<unsigned>(p.matrices) * static_cast<unsigned>(p.rows) * blocks_of_row(p);
   }
 
   MHLA_DEVICE void operator()(const Params& p) const {
     const std::uint32_t thread = ptx::tid_x(), sharer = thread % 32 / 4;
-    const std::uint32_t matrix = ptx::ctaid_x() / blocks_of_matrix(p);
-    const std::uint32_t block = ptx::ctaid_x() - matrix * blocks_of_matrix(p);
-    const std::uint32_t index = block * kNumbers + thread / 32 * 4 + thread % 4;
-    const std::int32_t row = static_cast<std::int32_t>(index) / p.columns;
-    const std::int32_t column = static_cast<std::int32_t>(index) % p.columns;
-    const bool exists = row < p.rows;
+    const std::uint32_t line = ptx::ctaid_x() / blocks_of_row(p);
+    const std::uint32_t block = ptx::ctaid_x() - line * blocks_of_row(p);
+    const std::uint32_t matrix = line / static_cast<std::uint32_t>(p.rows);
+    const auto row = static_cast<std::int32_t>(line) - static_cast<std::int32_t>(matrix) * p.rows;
+    const auto column = static_cast<std::int32_t>(block * kNumbers + thread / 32 * 4 + thread % 4);
+    const bool exists = column < p.columns;
     const bool has = exists && p.has(row, column);
     float sum = 0;
     if (has && !(p.lower && column >= row)) {
       const std::int64_t step = std::int64_t{p.rows} * p.columns;
+      const std::int64_t index = std::int64_t{row} * p.columns + column;
       sum = of_parts(p.parts + matrix * (p.count * step) + index, step, p.count, sharer);
     }
     if (has && p.intra_count > 0 && column == row) {
@@ -85,9 +86,9 @@ struct OrderedSumsSm80 {
  private:
   static constexpr std::uint32_t kNumbers = kThreads / 8;  // numbers per thread block
 
-  /// Thread blocks per matrix.
-  static MHLA_HOST_DEVICE constexpr unsigned blocks_of_matrix(const Params& p) {
-    return (static_cast<unsigned>(p.rows) * static_cast<unsigned>(p.columns) - 1) / kNumbers + 1;
+  /// Thread blocks per row: a matrix may have more than 2^32 numbers.
+  static MHLA_HOST_DEVICE constexpr unsigned blocks_of_row(const Params& p) {
+    return (static_cast<unsigned>(p.columns) - 1) / kNumbers + 1;
   }
 
   static MHLA_DEVICE float of_parts(const float* from, std::int64_t stride, std::int32_t count,

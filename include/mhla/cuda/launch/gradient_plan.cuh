@@ -11,6 +11,7 @@
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/fused_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80_config.cuh"
+#include "mhla/cuda/kernel/score_products_sm80.cuh"
 #include "mhla/cuda/launch/plan.cuh"
 #include "mhla/cuda/launch/problem.cuh"
 #include "mhla/cuda/launch/traffic.cuh"
@@ -35,12 +36,13 @@ struct GradientPlan {
 namespace detail {
 
 /// Returns true if the mixing matrix's gradient sums scores. This needs as few tokens as the
-/// quadratic form, and tiles of 16 x 8 tokens that are at least half full. Floats sum summaries,
-/// which are pairs.
+/// quadratic form, few blocks, and tiles of 16 x 8 tokens that are at least half full. Floats sum
+/// summaries, which are pairs.
 constexpr bool takes_scores(const Problem& forward) {
   constexpr std::int32_t kMostTokens = 256, kLeastSlots = 8;
   return !forward.causal && !forward.floats && forward.query_blocks.tokens() <= kMostTokens &&
          forward.key_blocks.tokens() <= kMostTokens &&
+         forward.key_blocks.blocks() <= ScoreProductParameters::kMostBlocks &&
          forward.query_blocks.slots() >= kLeastSlots && forward.key_blocks.slots() >= kLeastSlots;
 }
 
