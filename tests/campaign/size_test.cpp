@@ -1,5 +1,5 @@
-// Tensors whose elements lie more than 2^31 and 2^32 elements apart, in address space without
-// memory behind it: outputs have the bits of dense tensors. Longer sequences, and files, of more
+// Tensors whose elements lie more than 2^31 and 2^32 elements apart, in address space that has no
+// memory: outputs have the bits of dense tensors. Longer sequences, and files, of more
 // than 2^31 tokens or 2^32 bytes.
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Tests of the fused form of slabs of columns: outputs against the definition in double, bits
-// against those of the kernel that has all columns, bytes moved, and what it refuses.
+// Tests of the fused form of slabs of columns: outputs against the definition in double, bytes
+// moved, and what it refuses. Bits are those of the kernel that has all columns.
 
 #include "mhla/cuda/kernel/fused_slabs.cuh"
 

@@ -53,7 +53,7 @@ class Prepared {
   /// Enqueues the computation of `out` into a stream, as bidirectional() and causal() do.
   /// \param in, out  Shapes and strides of the preparation, at any addresses.
   /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
-  ///         if CUDA refuses a launch, or the current device is not the one of the preparation.
+  ///         if CUDA refuses a launch.
   void run(const Inputs<T>& in, const MixingMatrices<const float>& mixing, TensorView<T> out,
            Workspace workspace, cudaStream_t stream, const R& rotary = {}) {
     const Problem problem = make_problem(in, problem_.callers_query_blocks(),

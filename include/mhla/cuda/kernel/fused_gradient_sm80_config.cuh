@@ -130,8 +130,8 @@ struct FusedGradientConfig {
                 "sums of warps fit into the stages");
 };
 
-/// Bytes of shared memory of a kernel for one block: three thread blocks fit into a multiprocessor
-/// of sm_80, or one fits into every device where that would leave no two stages.
+/// Bytes of shared memory of a kernel for one block. Three thread blocks fit into a multiprocessor
+/// of sm_80. If two stages then do not fit, one thread block fits into every device.
 template <int D>
 inline constexpr int kBlockGradientLimit = [] {
   constexpr int kThree = 53 * 1024;
