@@ -137,7 +137,6 @@ TYPED_TEST(GradientForms, OfFewTokensInManyBlocksTakeNoScores) {
   }
 }
 
-// A matrix of 65,537 x 65,537 numbers has more than 2^32 of them.
 TEST(OrderedSums, CoverMatricesOfMoreThanTwoToThe32Numbers) {
   mhla::cuda::OrderedSumParameters p{};
   p.rows = p.columns = 65537;
