@@ -15,6 +15,8 @@
 #include "mhla/cuda/kernel/fused_gradient_sm80.cuh"
 #include "mhla/cuda/kernel/fused_gradient_sm80_config.cuh"
 #include "mhla/cuda/kernel/fused_gradient_stages.cuh"
+#include "mhla/cuda/kernel/gradient_parameters.cuh"
+#include "mhla/cuda/launch/gradient_parameters.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
 #include "support/cuda/form_test.hpp"
 #include "support/cuda/gradient_run.hpp"

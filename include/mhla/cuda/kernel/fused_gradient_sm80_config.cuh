@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "mhla/cuda/arch.cuh"
-#include "mhla/cuda/kernel/parameters.cuh"
+#include "mhla/cuda/kernel/gradient_parameters.cuh"
 #include "mhla/cuda/tile/layout.cuh"
 #include "mhla/cuda/tile/token_blocks.cuh"
 #include "mhla/cuda/tile/tokens.cuh"
@@ -15,34 +15,13 @@
 
 namespace mhla::cuda {
 
-struct FusedGradientParameters {
-  ConstTokenTensor q;     ///< [B, Nq, H, D]
-  ConstTokenTensor k;     ///< [B, Nk, H, D]
-  ConstTokenTensor v;     ///< [B, Nk, H, D]
-  ConstTokenTensor dout;  ///< [B, Nq, H, D]
-  TokenTensor dq;         ///< [B, Nq, H, D], or null
-  TokenTensor dk;         ///< [B, Nk, H, D], or null
-  TokenTensor dv;         ///< [B, Nk, H, D], or null
+struct FusedGradientParameters : GradientParameters {
   TokenBlocks query_blocks;
   TokenBlocks key_blocks;
-  std::int32_t heads;
-  std::int32_t pairs;
-  std::int32_t multiprocessors;  ///< multiprocessors of the device
-  FeatureMap query_map;
-  FeatureMap key_map;
-  Normalization normalization;  ///< kNone or kKeySum
-  MixingArray mixing;
   float query_scale;    ///< of dS~ in shared memory: summary_scale of query blocks
   float key_scale;      ///< of S and S~ in shared memory: summary_scale of key blocks
   unsigned char* kept;  ///< [thread blocks, kKeptBytes], scratch for S, or null
-  float* parts;         ///< [matrices, parts per matrix, Mq, Mk], or null
-  /// Number of matrices: 1, heads or pairs. If there are several, thread blocks have one pair each.
-  std::int32_t matrices = 1;
 
-  /// Number of thread blocks, each of which writes a part of a matrix's gradient.
-  static constexpr std::int32_t parts_of(std::int32_t pairs, std::int32_t multiprocessors) {
-    return pairs < multiprocessors ? pairs : multiprocessors;
-  }
   /// Returns true if keys and values are read a second time.
   MHLA_HOST_DEVICE constexpr bool wants_keys() const {
     return dk.data != nullptr || dv.data != nullptr;

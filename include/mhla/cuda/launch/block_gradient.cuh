@@ -17,6 +17,7 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/launch/forms.cuh"
 #include "mhla/cuda/launch/gradient_layout.cuh"
+#include "mhla/cuda/launch/gradient_parameters.cuh"
 #include "mhla/cuda/launch/mixing_gradient.cuh"
 #include "mhla/cuda/launch/stages.cuh"
 
@@ -37,7 +38,7 @@ class BlockGradientRun {
       constexpr Precision P = Precision::kSingle;
       const Problem problem = l_.stages();
       const WorkspaceArrays summaries = l_.stage_arrays(), gradients = l_.gradient_arrays();
-      const FusedGradientParameters of = tensors(problem);
+      const FusedGradientParameters of = detail::fused_gradient_parameters(l_, problem);
       const Plan plan = detail::planned<D, E>(problem, l_.device, Form::kThreeStage, "a gradient");
       detail::run_summaries<T, D, E, P>(plan, summary_stage(problem, summaries), l_.pairs(),
                                         l_.device, stream);
@@ -58,30 +59,6 @@ class BlockGradientRun {
   }
 
  private:
-  FusedGradientParameters tensors(const Problem& problem) const {
-    const bool whole = l_.plan.staged;
-    return {.q = problem.q,
-            .k = problem.k,
-            .v = problem.v,
-            .dout = whole ? l_.problem.dout : read_only(l_.arrays.dn),
-            .dq = whole ? l_.problem.dq : l_.arrays.dquery_features[0],
-            .dk = whole ? l_.problem.dk : l_.arrays.dkey_features[0],
-            .dv = l_.problem.dv,
-            .query_blocks = problem.query_blocks,
-            .key_blocks = problem.key_blocks,
-            .heads = problem.heads,
-            .pairs = l_.pairs(),
-            .multiprocessors = 0,
-            .query_map = problem.op.query_map,
-            .key_map = problem.op.key_map,
-            .normalization = problem.normalization(),
-            .mixing = {},
-            .query_scale = summary_scale(problem.query_blocks.slots()),
-            .key_scale = summary_scale(problem.key_blocks.slots()),
-            .kept = nullptr,
-            .parts = nullptr};
-  }
-
   const Layout& l_;
 };
 

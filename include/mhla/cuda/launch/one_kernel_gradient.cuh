@@ -10,6 +10,7 @@
 #include "mhla/cuda/kernel/parameters.cuh"
 #include "mhla/cuda/kernel/quadratic_gradient_sm80.cuh"
 #include "mhla/cuda/launch/gradient_layout.cuh"
+#include "mhla/cuda/launch/gradient_parameters.cuh"
 #include "mhla/cuda/launch/gradient_plan.cuh"
 #include "mhla/cuda/tile/factors.cuh"
 
@@ -63,56 +64,16 @@ class OneKernelGradientRun {
   void run_fused_within(const Stream& stream) const {
     if constexpr (FusedGradientConfig<D, kLimit>::kFits) {
       using Kernel = FusedGradientSm80<T, D, kFusedGradientLimit<D, kLimit>>;
-      stream.template run<Kernel>(fused(), l_.pairs());
+      stream.template run<Kernel>(detail::fused_gradient_parameters(l_, l_.forward()), l_.pairs());
     }
   }
 
   QuadraticGradientParameters quadratic() const {
     const Problem& forward = l_.forward();
-    return {.q = forward.q,
-            .k = forward.k,
-            .v = forward.v,
-            .dout = l_.problem.dout,
-            .out = l_.computes_outputs() ? read_only(l_.arrays.out) : l_.problem.out,
-            .dq = l_.problem.dq,
-            .dk = l_.problem.dk,
-            .dv = l_.problem.dv,
-            .queries = {forward.query_blocks},
-            .keys = {forward.key_blocks},
-            .heads = forward.heads,
-            .pairs = l_.pairs(),
-            .multiprocessors = l_.thread_blocks(),
-            .query_map = forward.op.query_map,
-            .key_map = forward.op.key_map,
-            .normalization = forward.normalization(),
-            .mixing = l_.mixing,
-            .parts = l_.arrays.mixing_parts,
-            .matrices = l_.matrices()};
-  }
-
-  FusedGradientParameters fused() const {
-    const Problem& forward = l_.forward();
-    return {.q = forward.q,
-            .k = forward.k,
-            .v = forward.v,
-            .dout = l_.problem.dout,
-            .dq = l_.problem.dq,
-            .dk = l_.problem.dk,
-            .dv = l_.problem.dv,
-            .query_blocks = forward.query_blocks,
-            .key_blocks = forward.key_blocks,
-            .heads = forward.heads,
-            .pairs = l_.pairs(),
-            .multiprocessors = l_.thread_blocks(),
-            .query_map = forward.op.query_map,
-            .key_map = forward.op.key_map,
-            .normalization = forward.normalization(),
-            .mixing = l_.mixing,
-            .query_scale = summary_scale(forward.query_blocks.slots()),
-            .key_scale = summary_scale(forward.key_blocks.slots()),
-            .kept = l_.arrays.kept,
-            .parts = l_.arrays.mixing_parts,
-            .matrices = l_.matrices()};
+    return {detail::gradient_parameters(l_, forward),
+            l_.computes_outputs() ? read_only(l_.arrays.out) : l_.problem.out,
+            {forward.query_blocks},
+            {forward.key_blocks}};
   }
 
   const Layout& l_;
