@@ -60,27 +60,26 @@ constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& de
   return false;
 }
 
-/// Shared memory of the largest fused gradient kernel that the device runs, or 0.
-constexpr std::int32_t fused_gradient_limit(const Device& device) {
-  if (device.kernels() == Arch::kSm90a) return shared_limit(Arch::kSm90a);
-  if (device.shared_bytes >= shared_limit(Arch::kSm80)) return shared_limit(Arch::kSm80);
-  return device.shared_bytes >= kLeastShared ? kLeastShared : 0;
+/// Returns of.operator()<limit>() for the shared memory of the largest fused gradient kernel that
+/// the device runs, at least kLeastShared.
+template <class Of>
+constexpr auto of_fused_gradient(const Device& device, const Of& of) {
+  if (device.kernels() == Arch::kSm90a) {
+    return of.template operator()<shared_limit(Arch::kSm90a)>();
+  }
+  if (device.shared_bytes >= shared_limit(Arch::kSm80)) {
+    return of.template operator()<shared_limit(Arch::kSm80)>();
+  }
+  return of.template operator()<kLeastShared>();
 }
 
 /// Most blocks of the fused gradient on a device, or 0.
 template <int D, int E>
 constexpr std::int32_t fused_gradient_blocks(const Device& device) {
   if constexpr (D == E && D <= kWidestFusedGradient) {
-    switch (fused_gradient_limit(device)) {
-      case shared_limit(Arch::kSm90a):
-        return FusedGradientConfig<D, shared_limit(Arch::kSm90a)>::kRegions;
-      case shared_limit(Arch::kSm80):
-        return FusedGradientConfig<D, shared_limit(Arch::kSm80)>::kRegions;
-      case kLeastShared:
-        return FusedGradientConfig<D, kLeastShared>::kRegions;
-      default:
-        return 0;
-    }
+    if (device.shared_bytes < kLeastShared) return 0;
+    return of_fused_gradient(device,
+                             []<int kLimit>() { return FusedGradientConfig<D, kLimit>::kRegions; });
   }
   return 0;
 }

@@ -46,25 +46,15 @@ class OneKernelGradientRun {
     }
   }
 
-  /// Launches the kernel with the most shared memory that the device has.
   template <class Stream>
   void run_fused(const Stream& stream) const {
     if constexpr (kAny && D <= kWidestFusedGradient) {
-      switch (detail::fused_gradient_limit(l_.device)) {
-        case shared_limit(Arch::kSm90a):
-          return run_fused_within<shared_limit(Arch::kSm90a)>(stream);
-        case shared_limit(Arch::kSm80):
-          return run_fused_within<shared_limit(Arch::kSm80)>(stream);
-        default:
-          return run_fused_within<kLeastShared>(stream);
-      }
-    }
-  }
-  template <int kLimit, class Stream>
-  void run_fused_within(const Stream& stream) const {
-    if constexpr (FusedGradientConfig<D, kLimit>::kFits) {
-      using Kernel = FusedGradientSm80<T, D, kFusedGradientLimit<D, kLimit>>;
-      stream.template run<Kernel>(detail::fused_gradient_parameters(l_, l_.forward()), l_.pairs());
+      detail::of_fused_gradient(l_.device, [&]<int kLimit>() {
+        if constexpr (FusedGradientConfig<D, kLimit>::kFits) {
+          stream.template run<FusedGradientSm80<T, D, kFusedGradientLimit<D, kLimit>>>(
+              detail::fused_gradient_parameters(l_, l_.forward()), l_.pairs());
+        }
+      });
     }
   }
 
