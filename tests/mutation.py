@@ -176,6 +176,7 @@ class Headers:
     def switch(self, faults):
         """Writes headers with the switches of faults."""
         folder = self.work / "switched/include/mhla"
+        shutil.rmtree(folder, ignore_errors=True)  # headers whose faults are gone
         self.switches = switches.Switches(self.root, faults, read, folder)
 
     @once
