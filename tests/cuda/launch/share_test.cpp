@@ -81,10 +81,12 @@ TEST(Shares, GroupsAreTheSameOnAllRanks) {
 TEST(Shares, GridsAreSplitAlongTheirFirstAxis) {
   CallShape video{.heads = 1, .tokens = {6, 9, 10}, .block = {2, 3, 5}, .layout = 1};
   video.op.summaries = Precision::kPair;
+  const CallShape frame{.heads = 2, .tokens = {5, 6, 8}, .block = {4, 3, 4}};
   CallShape image{.heads = 1, .tokens = {23, 12}, .block = {4, 3}, .layout = 2};
   image.op.denominator = Denominator::kNone;
   for (const Arch arch : kArchs) {
     check_split<bfloat16, 64, 64>(video, {{2, 4}, {2, 4}}, arch);
+    check_split<bfloat16, 64, 64>(frame, {{4, 1}, {4, 1}}, arch);
     check_split<half, 72, 72>(image, {{4, 16, 3}, {4, 16, 3}}, arch);
   }
 }

@@ -197,7 +197,7 @@ constexpr bool TokenBoxes::place(const TokenBlocks& blocks, const BasicTokenTens
     stride *= extents[i];
   }
   box.stride[3] = detail::box_stride(stride);
-  return place_heads(tensor, width, heads, batch, blocks.frames() > 1, box);
+  return place_heads(tensor, width, heads, batch, blocks.frames() > 1 || extent_[2] > 1, box);
 }
 
 template <class Byte>
