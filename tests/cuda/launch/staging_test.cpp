@@ -42,8 +42,16 @@ TYPED_TEST(SelectedTokens, MaskedFormsAreWithinTheBound) {
     this->run_masked(shape, Form::kThreeStage, {arch, 8});
     shape.causal = true;
     shape.op.denominator = Denominator::kNone;
+    shape.normed = shape.gated = true;
     this->run_masked(shape, Form::kThreeStage, {arch, 8});
   }
+}
+
+TYPED_TEST(SelectedTokens, MaskedQueriesAreZeroWhateverOthersRead) {
+  CallShape shape{.tokens = 64, .block = 16};
+  this->expect_zeros_beside_nan(shape, {this->archs(0)[0], 2});
+  shape.normed = shape.gated = true;
+  this->expect_zeros_beside_nan(shape, {this->archs(1)[0], 2});
 }
 
 TYPED_TEST(SelectedTokens, MaskedCrossQueriesAreWithinTheBound) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -84,6 +85,25 @@ class SelectedTokens : public FormTest<W> {
     call.o.each([&](int b, int t, int h, int d) {
       if (call.query_keep[b * call.o.tokens() + t] == 0) {
         ASSERT_EQ(call.o.value(b, t, h, d), 0) << t;
+      }
+    });
+  }
+  /// Expects outputs of masked queries and gradients of masked values to be 0, where gates of
+  /// masked queries, a value that others read, and its gradient of an output are NaN.
+  static void expect_zeros_beside_nan(const CallShape& shape, const mhla::cuda::Device& device) {
+    auto call = random_gradient_call<T, D, E>(shape, 3);
+    mask_some(call, static_cast<int>(shape.block[2]));
+    if (shape.gated) spoil_masked(call.gate, call.query_keep);
+    int kept = 0;
+    while (call.key_keep[kept] == 0 || call.query_keep[kept] == 0) ++kept;
+    call.v.at(0, kept, 0, 1) = call.dout.at(0, kept, 0, 1) = from_double<T>(NAN);
+    run_only<D, E>(call, mhla::cuda::plan<D, E>(problem_of(call), device), device, 1);
+    expect_zero_outputs(call);
+    GradientTensors<T> got(call, shape.layout);
+    run_gradient<D, E, false>(call, got, device, 1, &call.o);
+    got.v.each([&](int b, int t, int h, int d) {
+      if (call.key_keep[b * got.v.tokens() + t] == 0) {
+        ASSERT_EQ(got.v.value(b, t, h, d), 0) << t;
       }
     });
   }

@@ -5,7 +5,8 @@
 ///
 ///     y_t = x_t, or phi'(z_t) x_t     [D], rounded to T; 0 for masked tokens
 ///
-/// x and y may be one tensor. Device memory: x and z once, y once.
+/// x and y may be one tensor; without z only rows of masked tokens are then written. Device memory:
+/// x and z once, y once.
 
 #include <cstdint>
 
@@ -27,6 +28,9 @@ struct SelectedRowParameters {
   std::int32_t heads;
   Map map;  ///< of z
   Selection selection;
+
+  /// Returns true if the rows of tokens that take part stay as they are.
+  MHLA_DEVICE bool in_place() const { return x.data == y.data && z.data == nullptr; }
 };
 
 /// \tparam Map  FeatureMap or a DifferentiableElementwiseMap
@@ -40,6 +44,7 @@ struct SelectedRowsSm80 : TokenPieces<SelectedRowParameters<Map>, D> {
       const SelectedRow at = p.selection.row(pair.batch, token);
       if (at.row < 0) return;
       const bool has = p.selection.has(at);
+      if (has && p.in_place()) return;
       if constexpr (std::is_same_v<T, float>) {
         write_floats(p, pair, at, has ? token : -1, piece);
       } else {

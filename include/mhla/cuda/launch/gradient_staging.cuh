@@ -72,7 +72,7 @@ class GradientStaging {
       staging_.template write<T, D>(read_only(inner_.dk), outer_.dk, forward.k, keys, maps.key_map,
                                     forward.keys, stream);
     }
-    if (outer_.wants.v && forward.keys.moves()) {
+    if (outer_.wants.v && !forward.keys.all()) {
       staging_.template write<T, E>(read_only(inner_.dv), outer_.dv, {}, keys,
                                     FeatureMap::identity(), forward.keys, stream);
     }

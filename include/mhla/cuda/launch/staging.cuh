@@ -9,9 +9,9 @@
 /// A map of one's own copies features alone. The form then has the features of no token, 0, where a
 /// block has empty slots, whatever phi(0) is.
 ///
-/// A row of zeros adds 0 to every sum, whatever the caller's tensor holds there, and a query of
-/// zeros gets outputs of 0. Features are rounded as the forms round them, so that the other tokens
-/// have the bits that they have without selection in the same form. Outputs of packed sequences and
+/// A row of zeros adds 0 to every sum, whatever the caller's tensor holds there. A masked query
+/// gets outputs of 0. Features are rounded as the forms round them, so that the other tokens have
+/// the bits that they have without selection in the same form. Outputs of packed sequences and
 /// after a prefix are written to a copy first. Each copy is read and written once more.
 
 #include <cstddef>
@@ -90,12 +90,13 @@ class Staging {
       copy_angles(outer_.key_angles, key_angles_, key_tokens(), outer_.keys, stream);
     }
   }
-  /// Writes the outputs of packed sequences and after a prefix.
+  /// Writes the outputs of packed sequences and after a prefix. Otherwise it writes zeros for
+  /// masked queries alone, whose outputs are NaN if a gate or a value that others read is.
   template <class T, class Stream>
   void write_outputs(const Stream& stream) const {
-    if (o_.data == nullptr) return;
-    write<T, E>(read_only(o_), outer_.o, {}, query_tokens(), FeatureMap::identity(), outer_.queries,
-                stream);
+    if (outer_.queries.all()) return;
+    write<T, E>(read_only(inner_.o), outer_.o, {}, query_tokens(), FeatureMap::identity(),
+                outer_.queries, stream);
   }
 
   /// Copies features of the tokens that take part, unless there is no copy.
