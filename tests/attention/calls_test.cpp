@@ -163,6 +163,27 @@ TEST_F(Calls, MasksAndOffsetsComeFromVectors) {
   EXPECT_TRUE(std::equal(alone.data(), alone.data() + alone.size(), out.data().begin() + 60));
 }
 
+// Blocks of a function serve sequences of any length, which take the leading columns.
+TEST_F(Calls, BlocksOfKeysMayBeAFunctionWhereThoseOfQueriesAreNot) {
+  const std::vector<Index> of_queries{0, 6, 12}, of_keys{0, 4, 12};
+  auto packed = inputs(q.data(), k.data(), v.data(), {1, 12, 1, 6}, 5);
+  packed.query_offsets = of_queries, packed.key_offsets = of_keys;
+  const MixingMatrix<float> m(rng.matrix<float>(6, 2).cwiseAbs());
+  const auto out = bidirectional(packed, CrossBlocks{Contiguous(6, 1), ContiguousBlocks{4}}, m);
+  const Inputs<float> second{.q = MatrixView<const float>(q.data() + 36, 6, 6, 6),
+                             .k = MatrixView<const float>(k.data() + 24, 8, 6, 6),
+                             .v = MatrixView<const float>(v.data() + 20, 8, 5, 5)};
+  const Matrix<float> alone =
+      bidirectional(second, CrossBlocks{Contiguous(6, 1), Contiguous(8, 4)}, m);
+  EXPECT_TRUE(std::equal(alone.data(), alone.data() + alone.size(), out.data().begin() + 30));
+  EXPECT_EQ(message_of<shape_error>([&] {
+              bidirectional(in, CrossBlocks{ContiguousBlocks{1}, Contiguous(12, 4)},
+                            MixingMatrix<float>(Pattern(12, 4)));
+            }),
+            "mhla::bidirectional: mixing has shape [12, 4], expected [any, 3] (query blocks, key "
+            "blocks)");
+}
+
 TEST_F(Calls, ACallIsGivenItsWorkspaceAndExecutorByName) {
   ThreadPool pool(3);
   std::vector<std::byte> memory(bidirectional_workspace_bytes(in, blocks, Operator{}, pool));

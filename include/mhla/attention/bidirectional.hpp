@@ -9,7 +9,8 @@
 ///
 /// Cross-attention takes CrossBlocks{queries, keys} and a mixing matrix [Mq,Mk]. Equal to
 /// naive_attention. Cost: 4*N*D*E + 2*M^2*D*E flops; memory M*D*(E+1) numbers for summaries, and
-/// for the mixtures of each worker 16*D*(E+1), up to 256*D*(E+1) if 16 of them do not fit L2.
+/// G*D*(E+1) + G*M for mixtures and coefficients of each worker. G is 16, and up to 256 query
+/// blocks where a worker has more than 64, or where 16 mixtures do not fit L2 (stage/mixing.hpp).
 /// Compiled for AMX, bfloat16 tensors run on its tiles: stage/amx/unit.hpp says when, and with what
 /// errors; workspace_bytes serves both ways. Summaries kept for the backward form are computed in
 /// float. Source: arXiv:2601.07832, section 4.1.
@@ -96,7 +97,8 @@ struct BidirectionalForm {
     if (op.normalizer.sums() == WeightSums::kCrossQuery) {
       expect_cross_query(name, queries, keys.blocks());
     }
-    expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(blocks))>>(
+    expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(blocks))>,
+                     std::remove_cvref_t<decltype(key_blocks(blocks))>>(
         name, mixing, queries.blocks(), keys.blocks());
   }
 

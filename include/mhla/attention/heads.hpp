@@ -272,14 +272,17 @@ template <Scalar T>
 void expect_batch(const char*, const Inputs<T>&, const std::type_identity_t<MatrixView<const T>>&,
                   const char*) {}
 
-/// Throws unless a mixing matrix has [mq, mk] blocks; where sequences differ in length, at least.
-template <class QueryBlocks, class A>
+/// Throws unless a mixing matrix has [mq, mk] blocks; at least as many rows, or columns, where the
+/// blocks of queries, or of keys, are a function of the sequence's length.
+template <class QueryBlocks, class KeyBlocks, class A>
 void expect_mixing_of(const char* function, const MixingView<A>& mixing, Index mq, Index mk) {
-  if constexpr (Partition<QueryBlocks>) {
-    expect_mixing(function, mixing, mq, mk);
-  } else {
-    expect_leading_mixing(function, mixing, mq, mk);
+  constexpr bool kRows = Partition<QueryBlocks>, kColumns = Partition<KeyBlocks>;
+  if constexpr (kRows && kColumns) return expect_mixing(function, mixing, mq, mk);
+  if ((kRows && mixing.rows() != mq) || (kColumns && mixing.cols() != mk)) {
+    fail_shape(function, "mixing", "has shape " + shape_text({mixing.rows(), mixing.cols()}),
+               shape_text({kRows ? mq : -1, kColumns ? mk : -1}) + " (query blocks, key blocks)");
   }
+  expect_leading_mixing(function, mixing, mq, mk);
 }
 
 /// The output of a call, for overloads that return it.
