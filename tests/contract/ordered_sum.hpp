@@ -109,6 +109,9 @@ TYPED_TEST_P(OrderedSumContract, WhatOneRankHasWrongIsAnErrorOnAll) {
                    "rows has strides [2, 1], expected [3, 1], or more from row to row");
     expect_refused([](Rows& rows, First&, Sum&) { rows.col_stride = 2; },
                    "rows has strides [4, 2], expected [3, 1], or more from row to row");
+    expect_refused(
+        [](Rows& rows, First&, Sum&) { rows.data = nullptr; },
+        "rows is null with shape [" + std::to_string(n) + ", 3], expected a pointer to data");
     expect_refused([](Rows&, First&, Sum& sum) { sum = sum.first(2); },
                    "sum has shape [2], expected [3] as a row of rows");
     const std::string split = "first is no split of " + std::to_string(n) + " rows over " +

@@ -51,6 +51,49 @@ TEST(RankStreams, RowsOfOutputsAreContiguous) {
             "mhla::distributed::append_values: out has strides [16, 8, 4, 2]" + contiguous);
 }
 
+/// Messages of two ranks, each of which appends one token with arguments of its own. No state may
+/// change.
+/// \param arguments  returns a stream and options of a call, for a rank
+template <class Arguments>
+std::vector<std::string> refusals_of_two(const Arguments& arguments) {
+  std::vector<std::string> said(2);
+  distributed::run_ranks(2, [&](distributed::ThreadRank& rank) {
+    arguments(rank.rank(), [&]<class T>(T, const Call& call) {
+      const Streaming<T> stream({.width = 2, .values = 2, .block_length = 4},
+                                uniform_causal<accumulator_t<T>>(3));
+      const Tensor<T> x({1, 1, 1, 2});
+      Tensor<T> out({1, 1, 2, 2});
+      const std::vector<Index> borders{0, 1, 2};
+      std::vector<StreamingState<accumulator_t<T>>> states{stream.start()};
+      said[static_cast<std::size_t>(rank.rank())] = message_of<option_error>([&] {
+        distributed::append_heads(rank, borders, stream, std::span(states), inputs(x, x, x),
+                                  out.view(), call);
+      });
+      EXPECT_EQ(states[0].position(), 0);
+    });
+  });
+  return said;
+}
+
+TEST(RankStreams, AShortWorkspaceOnOneRankChangesNoState) {
+  std::byte memory[1];
+  const auto arguments = [&](Index rank, const auto& append) {
+    append(1.f, rank == 0 ? Call{} : Call{.workspace = memory});
+  };
+  for (const std::string& said : refusals_of_two(arguments)) {
+    EXPECT_NE(said.find("workspace"), said.npos) << said;
+  }
+}
+
+TEST(RankStreams, RanksHaveOneType) {
+  const auto arguments = [](Index rank, const auto& append) {
+    rank == 0 ? append(1.f, Call{}) : append(Eigen::half(1), Call{});
+  };
+  for (const std::string& said : refusals_of_two(arguments)) {
+    EXPECT_NE(said.find("bytes a number"), said.npos) << said;
+  }
+}
+
 TEST(RankStreams, StatesOfHeadsOfAnotherRankAreRefused) {
   distributed::run_ranks(1, [&](distributed::ThreadRank& rank) {
     const Streaming<float> stream({.width = 2, .values = 2, .block_length = 4},

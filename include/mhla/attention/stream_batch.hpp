@@ -100,6 +100,8 @@ void check_append(const S& stream, std::span<const detail::state_of<S>> states,
   }
   if (stream.heads() > 1) expect_state_heads(states, heads(in));
   expect_separate("append", in, TensorView<const typename S::Element>(out));
+  if (call.workspace.empty()) return;
+  expect_workspace("append", call.workspace, append_workspace_bytes(stream, call.executor));
 }
 
 template <HeadStream S>

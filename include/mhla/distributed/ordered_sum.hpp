@@ -46,6 +46,7 @@ void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> fi
                    std::span<A> sum) {
   static constexpr char kName[] = "distributed::ordered_sum";
   mhla::detail::agree(comm, kName, [&](mhla::detail::CallSignature& signature) {
+    mhla::detail::expect_shape(kName, "rows", rows, -1, -1);
     if (rows.col_stride != 1 || rows.row_stride < rows.cols) {
       mhla::detail::fail_shape(
           kName, "rows",

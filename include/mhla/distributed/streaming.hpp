@@ -96,6 +96,7 @@ void append_part(C& comm, const char* function, const char* argument, std::size_
                   "head " + std::to_string(head) + ", the first of this rank");
     }
     for (const Index size : out.shape) signature.add("out", "size", size);
+    signature.add("out", "bytes a number", sizeof(T));
     signature.add_bits(argument, "borders", Fingerprint().add(first));
   });
   append(stream, states, in, part(), call);
