@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
 #include "support/mix_case.hpp"
 #include "support/unit_case.hpp"
 
@@ -52,6 +56,21 @@ TYPED_TEST(MixingGradientOf, TheGradientOfEveryCoefficientThatIsReadGrowsByItsPr
       }
     }
   });
+}
+
+// The cost of a band, or of a list, does not grow with M^2.
+TYPED_TEST(MixingGradientOf, StartsWithZerosInTheColumnsThatArePatternedAlone) {
+  using A = TypeParam;
+  constexpr Index kBlocks = 200, kRows = 8;
+  const std::vector<std::vector<Index>> lists(kBlocks, {3, 5});
+  for (const Pattern& pattern : {Pattern(kBlocks, kBlocks, 1, 1), Pattern(kBlocks, lists)}) {
+    std::vector<A> memory(2 * kRows * kBlocks, A(7));
+    detail::Arena arena(reinterpret_cast<std::byte*>(memory.data()));
+    detail::MixingGradient<A> gradient("f", arena, kRows, kBlocks);
+    gradient.start(pattern, 100, 100 + kRows, detail::Reach::kAll, kBlocks);
+    const auto end = memory.begin() + kRows * kBlocks - kBlocks;
+    EXPECT_LE(std::count(memory.begin(), end, A(0)), kRows * (detail::kInnerRows + 2));
+  }
 }
 
 }  // namespace

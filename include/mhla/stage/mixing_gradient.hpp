@@ -42,8 +42,15 @@ class MixingGradient {
     rows_ = end - begin;
     reach_ = reach;
     blocks_ = blocks;
-    std::fill_n(values_, rows_ * blocks_, A(0));
     std::fill_n(written_, rows_, false);
+    // Only what `add` and `store` read, which may be far less than all blocks.
+    for (Index r = 0; r < rows_; ++r) {
+      const Index first = r / kInnerRows * kInnerRows;
+      const ColumnSpan span = pattern.sparse()
+                                  ? ColumnSpan{0, list_of(r).count}
+                                  : any_of(first, std::min<Index>(kInnerRows, rows_ - first));
+      std::fill_n(values_ + r * blocks_ + span.begin, span.end - span.begin, A(0));
+    }
   }
 
   /// Adds left[i] . right[b] over `length` numbers to dm_ib, kInnerDepth numbers at a time. Row 0
