@@ -105,6 +105,11 @@ def test_is_made_on_the_default_device():
             assert MHLA(tokens, block, causal=causal).mixing.is_meta
 
 
+def test_refuses_tensors_that_it_would_neither_train_nor_move():
+    with pytest.raises(ValueError, match="MHLA: gain is a tensor, expected it in the call"):
+        MHLA(16, 4, causal=True, gain=torch.ones(4))
+
+
 def test_refuses_a_causal_image():
     with pytest.raises(ValueError, match="causal attention is of a sequence"):
         MHLA((4, 4), (2, 2), causal=True)
@@ -165,6 +170,9 @@ def test_a_module_resizes_its_matrix(prefix):
     assert torch.equal(module(q, k, v), out)
     with pytest.raises(ValueError, match="is of a sequence, expected an image"):
         MHLA(16, 4).resize_((4, 4))
+    mixing = module.mixing
+    module.resize_((32, 16), (4, 2))
+    assert module.mixing is mixing and module.grid == (32, 16)
 
 
 def test_exports_and_loads():

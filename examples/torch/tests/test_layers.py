@@ -97,6 +97,14 @@ def test_decodes_where_its_weights_are():
             assert layer.append(state, torch.empty(1, 1, 16)).is_cuda
 
 
+def test_copies_of_states_keep_their_device():
+    state = Language(24, 2, 16, 4, "elu").start(1)
+    empty = state.clone()
+    empty.set([t.to("meta") for t, _ in empty.tensors()])
+    empty.copy_(state)
+    assert all(t.is_meta for t, _ in empty.tensors())
+
+
 def test_rotary_tables_are_exact_in_every_type():
     exact = [layer.turns for layer in layers_of_all_families()[1:]]
     torch.set_default_dtype(torch.float32)
@@ -106,6 +114,15 @@ def test_rotary_tables_are_exact_in_every_type():
         assert torch.equal(layer.double().turns, turns)
         assert torch.equal(layer.to("meta").to_empty(device="cpu").turns, turns)
         assert "turns" not in layer.state_dict()
+
+
+def test_rotary_tables_keep_their_address():
+    for layer in layers_of_all_families()[1:]:
+        turns, address = layer.turns.clone(), layer.turns.data_ptr()
+        with torch.inference_mode():
+            layer.load_state_dict(layer.state_dict())
+        assert layer.cpu().turns.data_ptr() == address and torch.equal(layer.turns, turns)
+        layer(torch.randn(1, 64, 24)).sum().backward()
 
 
 def layers_of_all_families():

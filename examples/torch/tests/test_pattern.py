@@ -80,7 +80,11 @@ def test_modules_keep_to_their_pattern(name):
     pattern = torch.nn.functional.pad(BAND, [int(prefix > 0), 0] * 2, value=True)
     module = mhla_torch.MHLA(tokens, block, pattern=pattern, layout="bnhd", **options).double()
     assert list(module.state_dict()) == ["mixing"] and module.to("cpu").pattern.equal(pattern)
-    assert copy.deepcopy(module).to("meta").pattern.is_meta
+    empty = copy.deepcopy(module).to("meta")
+    assert empty.pattern.is_meta and empty.to_empty(device="cpu").pattern.equal(pattern)
+    empty = copy.deepcopy(module).to("meta")
+    empty.load_state_dict(module.state_dict(), assign=True)
+    assert empty.pattern.equal(pattern)
     for count in (TOKENS + prefix, 12)[:1 if name in ("image", "prefix", "image offsets") else 2]:
         q, k, v, _ = tensors(tokens=count)
         blocks = len(pattern) if count > 12 else 2

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from mhla_torch import checks, formula, operators
+from mhla_torch import checks, formula, layer_parts, operators
 from mhla_torch import pattern as patterns
 
 
@@ -28,7 +28,8 @@ class MHLA(nn.Module):
         of tables are divided by their sums within it. Shorter sequences have its leading part. The
         pattern is a buffer, which state_dict lacks
     heads: H with a matrix, a table or terms per head, [H,..]; by default 0, all heads share them
-    options: options of mhla_torch.bidirectional and mhla_torch.causal, such as backend
+    options: options of mhla_torch.bidirectional and mhla_torch.causal, such as backend. Tensors,
+        such as a gain or the weights of feature maps, are options of a call
 
     The parameter is the mixing matrix `mixing` [M,M], a table [offsets] or terms [2,R]. It starts
     as locality (uniform if causal), with rows that sum to 1. Terms start with decays 1/2, 3/4,
@@ -40,6 +41,10 @@ class MHLA(nn.Module):
                  decays=0, pattern=None, heads=0, **options):
         super().__init__()
         _expect_own_blocks(options)
+        for option, value in options.items():
+            if isinstance(value, torch.Tensor):
+                checks.fail("MHLA", option, "is a tensor", "it in the call: the module would neither "
+                            "train nor move it")
         if heads < 0:
             raise ValueError(f"MHLA: heads is {heads}, expected one per matrix, or 0")
         sequence = isinstance(tokens, int)
@@ -74,8 +79,12 @@ class MHLA(nn.Module):
         if pattern is not None:
             blocks = math.prod(counts) + (prefix > 0)
             patterns.expect("MHLA", pattern, (blocks, blocks))
-            pattern = pattern.to(device)
-        self.register_buffer("pattern", pattern, persistent=False)
+            if pattern.is_meta:
+                raise ValueError("MHLA: pattern is on meta, expected its values")
+        self.given_pattern = pattern
+        self.register_buffer("pattern", None if pattern is None else pattern.to(device),
+                             persistent=False)
+        self.register_load_state_dict_post_hook(MHLA.place_pattern)  # which may leave meta
         mixing = mixing.to(device, torch.get_default_dtype())
         mixing = mixing if self.offsets else self._within_pattern(mixing)
         self.mixing = nn.Parameter(mixing.repeat(heads, *(1,) * mixing.dim()) if heads else mixing)
@@ -83,7 +92,17 @@ class MHLA(nn.Module):
     def __setstate__(self, state):
         """Loads a module that was pickled before it had all of these members."""
         super().__setstate__({"offsets": (), "decays": 0} | state)
-        self._buffers.setdefault("pattern", None)
+        vars(self).setdefault("given_pattern", self._buffers.setdefault("pattern", None))
+
+    def place_pattern(self, *_):
+        """Gives the pattern its values on the device of the parameter."""
+        if self.pattern is not None:
+            layer_parts.place_buffer(self, "pattern", self.given_pattern, self.mixing.device)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.place_pattern()
+        return self
 
     def forward(self, q, k, v, **options):
         """Attention of q, k [B,H,N,D] and v [B,H,N,E] (layout "bnhd": [B,N,H,.]), in q's layout.
@@ -143,8 +162,8 @@ class MHLA(nn.Module):
         tokens, block: as in the constructor; block keeps its value by default
         options: options of mhla_torch.resize
 
-        A table of offsets stays. Otherwise the parameter is a new tensor, so make an optimiser after
-        this. Coefficients between the prefix and a new block are means over the old blocks; the
+        A table of offsets stays, and so does a matrix of as many blocks along each axis. Otherwise
+        the parameter is a new tensor, so make an optimiser after this. Coefficients between the prefix and a new block are means over the old blocks; the
         sums of the prefix stay.
         """
         if not self.grid:
@@ -157,6 +176,7 @@ class MHLA(nn.Module):
                              "expected as many")
         if self.offsets:
             _expect_axes(self.offsets, after)
+        if self.offsets or before == after:
             self.grid, self.block = tuple(tokens), block
             return
         matrices = self.mixing.view(-1, *self.mixing.shape[-2:])

@@ -47,11 +47,12 @@ class State:
         return self.select(list(range(self.batch)))
 
     def copy_(self, other):
-        """Takes the sequences of another state of equal shapes and types."""
+        """Takes the sequences of another state of equal shapes and types, of any device."""
         if self.kinds() != other.kinds():
             raise ValueError(f"copy_: other has {other.batch} sequences, another layer or another "
                              f"type, expected {self.batch} of this layer and type")
-        self.set([t for t, _ in other.tensors()])
+        device = self.tensors()[0][0].device
+        self.set([t.to(device) for t, _ in other.tensors()])
         if self.counts is not None:  # otherwise a graph may change the state
             self.counts = None if other.counts is None else list(other.counts)
 

@@ -43,10 +43,22 @@ def expect_blocks(layer, axes, grid, argument, parts):
            f"divisors of grid {tuple(grid)}")
 
 
+@torch.no_grad()
+def place_buffer(module, name, value, device):
+    """Gives a buffer that checkpoints lack its value, at the address that it has if it fits."""
+    old = module._buffers.get(name)
+    fits = old is not None and (old.shape, old.dtype, old.device) == (value.shape, value.dtype, device)
+    if fits and (torch.is_inference_mode_enabled() or not old.is_inference()):
+        old.copy_(value)
+    else:
+        module.register_buffer(name, value.to(device, copy=True), persistent=False)
+
+
 class Rotary(nn.Module):
     """A layer with a rotary embedding: self.turns [N,D], the cosine and the sine of each pair of
     features, in the type of sums. Checkpoints do not contain them. A change of the layer's type
-    computes them again, so they stay exact.
+    computes them again, so they stay exact. They keep their address as long as type, device and
+    size stay, so captured graphs may read them.
     """
 
     def __init__(self):
@@ -58,8 +70,7 @@ class Rotary(nn.Module):
         like = next(self.parameters())
         with torch.device("cpu"):
             turns = turns_by(self.angles())
-        self.register_buffer("turns", turns.to(like.device, operators.sums_of(like.dtype)),
-                             persistent=False)
+        place_buffer(self, "turns", turns.to(operators.sums_of(like.dtype)), like.device)
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
