@@ -258,6 +258,21 @@ def test_nothing_over_nothing_is_nothing(form):
     assert all(torch.isfinite(g).all() for g in gradients)
 
 
+def test_queries_and_keys_may_be_absent():
+    q, k, v, mixing = tensors()
+    assert not call("linear", q, k[:, :0], v[:, :0], mixing).any()
+    assert call("linear", q[:, :0], k, v, mixing).shape == (1, 0, 2, 2)
+    ends, fewer = torch.tensor([0, 4, 4, 7]), torch.tensor([0, 5, 7, 7])
+    out = call("linear", q, k, v, mixing, query_offsets=ends, key_offsets=fewer)
+    assert torch.equal(out[:, :4], call("linear", q[:, :4], k[:, :5], v[:, :5], mixing))
+    assert not out[:, 4:].any()
+    none = torch.tensor([0])
+    for form in FORMS:
+        nothing = [t[:, :0] for t in (q, k, v)]
+        out = call(form, *nothing, mixing, query_offsets=none, key_offsets=none)
+        assert out.shape == (1, 0, 2, 2)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_query_of_nothing_has_no_gradient(form):
     q, *others = (t.requires_grad_() for t in tensors())

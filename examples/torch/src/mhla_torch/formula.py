@@ -111,7 +111,8 @@ def linear(q, k, v, *, causal=False, numerators=None, **options):
     def form(q, k, v, den, cross):
         if not causal:  # a slot of one block holds one query, so cross is no different
             whole = [[Piece(0, (t.shape[2],), (max(1, t.shape[2]),))] for t in (q, k)]
-            return _mix(q, k, v, den, False, None, *whole, numerators)
+            ones = q.new_ones([pieces[0].blocks for pieces in whole])  # [1,1]; 0 without tokens
+            return _mix(q, k, v, den, False, ones, *whole, numerators)
         checks.expect_causal(name, q, k, cross)
         return _scan(q, k, v, den, Piece(0, (q.shape[2],), (CHUNK,)), _sums_before, 1, numerators)
 
@@ -182,8 +183,8 @@ def attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps
         out = divided(*tensors, *den)
     else:
         spans = _sequences(name, tensors, query_offsets, key_offsets, max_queries, max_keys)
-        out = torch.cat([divided(*(t[:, :, span] for t, span in zip((*tensors, *den), (a, b, b, a, b))))
-                         for a, b in spans], 2)
+        out = torch.cat([tensors[2][:, :, :0], *(divided(*(t[:, :, span] for t, span in zip(
+            (*tensors, *den), (a, b, b, a, b)))) for a, b in spans)], 2)
     if gain is not None:
         out = out * (out.square().mean(-1, keepdim=True) + norm_eps).rsqrt() * gain.to(dtype)
     if gate is not None:
@@ -196,12 +197,11 @@ def attend(name, form, q, k, v, *, feature_map="relu", normalizer="key_sum", eps
 def _mix(q, k, v, den, cross, mixing, queries, keys, numerators=None):
     """Mixes the summaries of all key blocks for each query block, and reads them out.
 
-    mixing: [..,Mq,Mk]; None stands for 1, with one block
+    mixing: [..,Mq,Mk]
     numerators: see bidirectional
     """
     def mixed(sums):  # [B,H,Mk,...] -> a tensor of [B,H,M,...] per piece of queries
-        whole = sums if mixing is None else product(mixing, sums)
-        return whole.split([piece.blocks for piece in queries], 2)
+        return product(mixing, sums).split([piece.blocks for piece in queries], 2)
 
     def cut(x, pieces):
         return [piece.cut(x) for piece in pieces]
