@@ -42,6 +42,7 @@ KEEP = torch.ones(2, 24, dtype=torch.bool)
                            "(128, 256), (256, 256) on CUDA"),
     ({"feature_map": "exp"},
      'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'),
+    ({"change": lambda t: t[:, :0]}, "q has no tokens, expected some on CUDA"),
     ({"change": lambda t: t.mT.contiguous().mT},
      "q has other rows than dense ones at multiples of 16 bytes"),
     ({"query_angles": ANGLES, "key_angles": ANGLES, "widths": (72, 72)},
@@ -98,6 +99,13 @@ def test_kernels_of_rotated_floats_read_rows_of_v_alone(with_kernels, monkeypatc
     assert asked[0]["q"].is_contiguous()
     assert not {"query_angles", "key_angles", "gain", "gate"} & asked[0].keys()
     assert explained(**more).reason == "q has other rows than dense ones at multiples of 16 bytes"
+
+
+def test_angles_are_learned_where_gradients_are_recorded(with_kernels):
+    learned = {"query_angles": ANGLES, "key_angles": ANGLES.clone().requires_grad_()}
+    assert explained(**learned).backend == "formula"
+    with torch.no_grad():
+        assert explained(**learned).backend == "kernels"
 
 
 @pytest.mark.parametrize("kind", KINDS)

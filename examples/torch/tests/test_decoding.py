@@ -24,7 +24,7 @@ def layer_of(dtype=torch.float64, **options):
 @pytest.fixture
 def streams(emulated, monkeypatch):
     """Layers on the CPU decode as if they were on CUDA."""
-    monkeypatch.setattr(kernels, "stream_refusal", lambda device, dtype, widths: "")
+    monkeypatch.setattr(kernels, "stream_refusal", lambda *kind: "")
 
 
 def tokens(batch, count, dtype=torch.float64):
@@ -212,6 +212,17 @@ def test_copies_no_state_of_another_type(streams, dtypes, backend):
         state.copy_(other)
 
 
+def test_after_an_error_a_state_is_as_before():
+    layer, state, x = started("formula")
+    saved, later, calls = state.clone(), x[[0, 1], 9:14], iter("ab")
+    failing = layer.o_proj.register_forward_pre_hook(lambda *_: next(calls) and None)
+    with pytest.raises(StopIteration):  # once sequence 0 has all of its tokens
+        layer.append(state, later, [0, 1])
+    failing.remove()
+    assert state.counts == saved.counts
+    assert torch.equal(layer.append(state, later, [0, 1]), layer.append(saved, later, [0, 1]))
+
+
 @pytest.mark.parametrize("order", ([2, 0, 0, 1], torch.tensor([1, 2])))
 def test_sequences_are_selected_in_any_order(kind, order):
     layer, state, x = started(kind)
@@ -292,6 +303,7 @@ def fake_start(**options):
 @pytest.mark.parametrize("options, reason", (
     ({}, "q has type torch.float32, expected bfloat16 or float16 on CUDA"),
     ({"heads": 2}, r"q and v have widths \(64, 128\), expected one of"),
+    ({"chunks": None, "decays": 33}, "mixing has 33 decaying terms, expected at most 32 on CUDA"),
 ))
 def test_says_why_it_decodes_in_pytorch(monkeypatch, options, reason):
     monkeypatch.setattr(kernels, "WITHOUT_CUDA", "")

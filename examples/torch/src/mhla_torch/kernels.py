@@ -10,7 +10,8 @@ from torch.autograd import forward_ad
 
 from mhla_torch import built
 
-torch.ops.load_library(Path(__file__).with_name("libmhla_torch.so"))
+FOLDER = Path(built.__file__).parent  # an editable install has its libraries beside built.py alone
+torch.ops.load_library(FOLDER / "libmhla_torch.so")
 
 
 def load_cuda():
@@ -20,7 +21,7 @@ def load_cuda():
     of_torch = torch.version.cuda
     if of_torch is None or of_torch.split(".")[0] != built.CUDA.split(".")[0]:
         return f"this mhla_torch was built for CUDA {built.CUDA}, and PyTorch for {of_torch}"
-    torch.ops.load_library(Path(__file__).with_name("libmhla_torch_cuda.so"))
+    torch.ops.load_library(FOLDER / "libmhla_torch_cuda.so")
     return ""
 
 
@@ -34,8 +35,8 @@ class FormulaWarning(UserWarning):
 @torch.compiler.assume_constant_result  # compilers run it as they trace
 def warn(message):
     if message not in WARNED:
-        WARNED.add(message)
         warnings.warn(message, FormulaWarning, stacklevel=4)
+        WARNED.add(message)
 
 
 WARNED = set()
@@ -99,14 +100,18 @@ def _cuda_refusal(name, tensors, weights, blocks, options):
     reason = _kind_refusal(q.dtype, (q.shape[3], v.shape[3]) if four_axes else None, floats=True)
     if reason or not four_axes:
         return reason
+    tokens = 2 if options.get("layout") == "bhnd" else 1
+    for argument in ("q", "k") if options.get("query_offsets") is None else ():
+        if tensors[argument].shape[tokens] == 0:
+            return f"{argument} has no tokens, expected some on CUDA"
     for argument in ("normalizer_q", "normalizer_k", "query_map", "key_map"):
         if (tensors | weights | options).get(argument) is not None:
             return f"{argument} is given, expected none on CUDA"
     if options.get("feature_map") == "exp":
         return 'feature_map is "exp", expected relu, elu_plus_one or identity on CUDA'
-    terms = max((0, *weights["mixing"].shape[-1:])) if blocks.get("decaying") else 0
-    if terms > 32:
-        return f"mixing has {terms} decaying terms, expected at most 32 on CUDA"
+    reason = _terms_refusal(max((0, *weights["mixing"].shape[-1:])) if blocks.get("decaying") else 0)
+    if reason:
+        return reason
     if "gain" in weights and _is_causal(name, blocks) and q.shape[3] > 128:
         return "gain is given with a width of 256, expected none in causal forms on CUDA"
     if "query_angles" in weights or "key_angles" in weights:
@@ -143,6 +148,10 @@ def _kind_refusal(dtype, widths, floats=False):
     return ""
 
 
+def _terms_refusal(terms):
+    return f"mixing has {terms} decaying terms, expected at most 32 on CUDA" * (terms > 32)
+
+
 def _is_causal(name, blocks):
     return name == "causal" or blocks.get("causal")
 
@@ -159,7 +168,7 @@ def _rotary_refusal(name, tensors, weights, blocks, options):
         return f"query_angles is given with a width of {width}, expected a multiple of 16 on CUDA"
     if _is_causal(name, blocks) and normed:
         return "query_angles is given with a normalizer, expected none in causal forms on CUDA"
-    for argument in ("query_angles", "key_angles"):
+    for argument in ("query_angles", "key_angles") if torch.is_grad_enabled() else ():
         if argument in weights and weights[argument].requires_grad:
             return f"{argument} requires a gradient, expected none on CUDA"
     return ""
@@ -196,24 +205,25 @@ def is_old(device):
 
 # ---- decoding -----------------------------------------------------------------------------------
 
-def stream_refusal(device, dtype, widths):
+def stream_refusal(device, dtype, widths, terms=0):
     """The reason why the kernels for CUDA cannot decode tensors of a layer there, or nothing."""
     if device.type != "cuda":
         return f"the layer is on {device}, expected cuda"
     if WITHOUT_CUDA:
         return f"the layer is on {device}, but {WITHOUT_CUDA}"
-    return _kind_refusal(dtype, widths) or (
+    return _kind_refusal(dtype, widths) or _terms_refusal(terms) or (
         "the device is older than compute capability 8.0" if is_old(device.index) else "")
 
 
-def takes_streams(name, backend, device, dtype, widths):
+def takes_streams(name, backend, device, dtype, widths, terms=0):
     """True if kernels decode a layer. Warns where a CUDA layer takes PyTorch's operations instead.
 
     name: of the layer
+    terms: decaying terms of its mixing matrix, or 0
     """
     if backend not in ("auto", "kernels", "formula"):
         raise ValueError(f'{name}: backend is "{backend}", expected auto, kernels or formula')
-    reason = stream_refusal(device, dtype, widths)
+    reason = stream_refusal(device, dtype, widths, terms)
     if reason and backend == "kernels" and device.type == "cuda":
         raise ValueError(f'{name}: {reason}; backend="formula" decodes in PyTorch')
     if reason and backend == "auto" and device.type == "cuda":

@@ -3,6 +3,7 @@
 Each layer maps x [B,N,C] to y [B,N,C]. `backend` is an option of mhla_torch's operators.
 """
 
+import copy
 import math
 
 import torch
@@ -247,7 +248,7 @@ class Language(Rotary):
         """
         weight, inputs = self.o_proj.weight, self.no_inputs(batch)
         if kernels.takes_streams("Language", self.backend, weight.device, self.projection_type(),
-                                 self.widths()):
+                                 self.widths(), self.decays):
             sizes = self.heads, *self.widths(), max(1, self.chunks), self.chunk, self.decays
             return StreamState(weight.new_empty(0, dtype=self.projection_type()), batch, sizes, inputs)
         weight, shape = weight.to(operators.sums_of(weight.dtype)), (self.heads, *self.widths())
@@ -285,6 +286,16 @@ class Language(Rotary):
         for i, b in enumerate(order):
             groups.setdefault(state.counts[b], []).append(i)
         self.expect_room(max(groups) + x.shape[1])
+        before = copy.copy(state)
+        before.counts = list(state.counts)
+        try:
+            return self.append_to_groups(state, x, order, groups)
+        except BaseException:  # such as a lack of memory; appends replace tensors
+            vars(state).update(vars(before))
+            raise
+
+    def append_to_groups(self, state, x, order, groups):
+        """Outputs of the next tokens of sequences `order`, whose places in x have groups."""
         if len(groups) == 1 and order == list(range(state.batch)):
             return self.append_to_all(state, x)
         outputs = []
@@ -294,7 +305,7 @@ class Language(Rotary):
             outputs.append(self.append_to_all(part, x[places]))
             state.place(numbers, part)
         there = [i for places in groups.values() for i in places]
-        return torch.cat(outputs)[sorted(range(count), key=there.__getitem__)]
+        return torch.cat(outputs)[sorted(range(len(order)), key=there.__getitem__)]
 
     def append_to_all(self, state, x):
         """Outputs of the next tokens of all sequences, which have equally many tokens."""
