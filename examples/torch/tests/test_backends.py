@@ -111,6 +111,30 @@ def test_packed_sequences_rotate_by_their_own_angles():
     assert torch.equal(compiled(*inputs), out)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", ({}, {"save": "summaries"}), ids=("inputs", "summaries"))
+def test_outputs_may_be_changed_in_place(kind, options):
+    options = {} if kind.startswith("linear") else options
+    gradients = []
+    for change in (lambda out: out.mul_(2), lambda out: 2 * out):
+        q, k, v, mixing = tensors()
+        q.requires_grad_()
+        out = change(call(kind, *(t.transpose(1, 2) for t in (q, k, v)), mixing, layout="bhnd",
+                          backend="kernels", **options))
+        gradients += torch.autograd.grad(out.square().sum(), q)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("backend", ("kernels", "formula"))
+def test_offsets_may_be_strided(backend):
+    q, k, v, _ = tensors(batch=1)
+    for dtype in (torch.int32, torch.int64):
+        ends = torch.tensor([0, 10, 24], dtype=dtype)
+        apart, out = (mhla_torch.linear(q, k, v, query_offsets=e, key_offsets=e, backend=backend)
+                      for e in (torch.stack([ends] * 2, 1)[:, 0], ends))
+        assert torch.equal(apart, out)
+
+
 def test_explains_what_a_call_takes():
     q, k, v, mixing = tensors()
     ours = explain(mhla_torch.linear, q, k, v)
@@ -131,6 +155,11 @@ def test_explains_what_a_call_takes():
 def test_says_once_why_it_takes_the_formula(kind):
     q, k, v, mixing = tensors()
     plain = call(kind, q, k, v, mixing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):  # an error does not count
+            with pytest.raises(FormulaWarning, match="in a transform of torch.func"):
+                torch.func.grad(lambda q: call(kind, q, k, v, mixing).sum())(q)
     with pytest.warns(FormulaWarning, match="in a transform of torch.func") as said:
         gradient = torch.func.grad(lambda q: call(kind, q, k, v, mixing).sum())(q)
     assert len(said) == 1 and said[0].filename == __file__.replace("test_backends",

@@ -314,8 +314,9 @@ def _with_offsets(name, q, options):
     if queries is None or keys is None:
         return options
     dtype = torch.int32 if q.is_cuda else torch.int64
-    options["query_offsets"] = queries.to(dtype)
-    options["key_offsets"] = options["query_offsets"] if keys is queries else keys.to(dtype)
+    options["query_offsets"] = queries.to(dtype).contiguous()
+    options["key_offsets"] = (
+        options["query_offsets"] if keys is queries else keys.to(dtype).contiguous())
     if keys is queries and "max_queries" in options:
         options.setdefault("max_keys", options["max_queries"])
     return options

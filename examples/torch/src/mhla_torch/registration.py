@@ -45,7 +45,9 @@ def _recorded(operator, save, differentiate):
     class Recorded(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *values):
-            output = operator(*values)
+            output = operator(*values)  # heads first it is a view, which autograd lets nobody change
+            output = (output.detach() if isinstance(output, torch.Tensor) else
+                      tuple(t.detach() for t in output))
             save(ctx, values, output)
             return output
 
