@@ -69,6 +69,11 @@ def test_each_attention_is_trained(run, program, data, tmp_path):
     assert (tmp_path / "trial.md").read_text().strip() in printed
 
 
+def written_in_part(path, *_, **__):
+    path.write_bytes(b"{")
+    raise OSError
+
+
 def test_a_table_is_written_after_each_row(monkeypatch, tmp_path):
     saved = []
     monkeypatch.setattr(trial, "described", lambda _, rows: saved.append(len(rows)) or "")
@@ -77,6 +82,11 @@ def test_a_table_is_written_after_each_row(monkeypatch, tmp_path):
     trial.compare(("a", "b"), lambda _: torch.nn.Linear(1, 1), lambda model, x: model(x).sum(),
                   lambda *_: (torch.ones(1, 1),), lambda *_: {}, options)
     assert saved == [1, 2, 3, 4] and (tmp_path / "trial.md").exists()
+    before = (tmp_path / "trial.json").read_text()
+    monkeypatch.setattr(trial.Path, "write_text", written_in_part)
+    with pytest.raises(OSError):
+        trial.save(options, [])
+    assert (tmp_path / "trial.json").read_text() == before
 
 
 def test_the_time_of_tests_is_not_that_of_steps(monkeypatch):

@@ -6,6 +6,7 @@ steps and begin from the same weights. Seeds change data, order and weights.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -191,10 +192,12 @@ def described(options, rows):
 
 
 def save(options, rows):
-    """Writes the rows so far, and their table."""
-    Path(f"{options.output}.json").write_text(
-        json.dumps({"context": options.context, "rows": rows}, indent=1), encoding="utf-8")
-    Path(f"{options.output}.md").write_text(described(options, rows), encoding="utf-8")
+    """Replaces the files of the rows so far, and of their table."""
+    for suffix, text in (("json", json.dumps({"context": options.context, "rows": rows}, indent=1)),
+                         ("md", described(options, rows))):
+        part = Path(f"{options.output}.part")
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, f"{options.output}.{suffix}")
 
 
 # ---- the command line ----------------------------------------------------------------------------
