@@ -12,6 +12,7 @@
 ///     void backward(in, op, dout, gradients, parameters, call) const
 ///     Index key_blocks(keys) const                        if it keeps summaries for the gradient
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <mhla/core/call.hpp>
@@ -52,8 +53,8 @@ struct Problem {
     const Tensor dense = make(t, torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), 4));
     return heads_first ? torch::stable::transpose(dense, 1, 2) : dense;
   }
-  /// Multiply-adds of the products of keys and values.
-  Index multiply_adds() const { return q.numel() * v.size(3); }
+  /// Multiply-adds of the larger product: of keys and values, or of queries and summaries.
+  Index multiply_adds() const { return std::max(q.numel(), k.numel()) * v.size(3); }
   Tensor zeros_like(const Tensor& t) const {
     return like(t, t.size(3),
                 [](const Tensor& of, auto sizes) { return torch::stable::new_zeros(of, sizes); });
