@@ -11,7 +11,7 @@
 /// (causal_block.hpp). The form reads only the lower triangle of the mixing matrix. A later token
 /// enters no sum, not even multiplied by zero. Equal to naive_attention.
 /// Cost: 4*N*D*E + M^2*D*E + N*min(W,64)*(D+E) flops, up to 2*N*D*E more where W > 64; memory
-/// M*D*(E+1) numbers for summaries and as many for mixtures as the bidirectional form.
+/// M*D*(E+1) numbers for summaries, and per worker as many as the bidirectional form.
 /// Source: arXiv:2601.07832, section 4.2 and, inside a block, the chunks of arXiv:2312.06635.
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 /// \file
 /// Errors of the public functions. A message names the function, the argument, what it has and what
-/// was expected. All errors are thrown before anything is written.
+/// was expected. All errors are thrown before anything is written, except by load_parameters.
 ///
 /// The types are outside the target namespace, so one `catch` serves a program whose parts are
 /// built for different instruction sets.

@@ -14,10 +14,10 @@
 /// bidirectional_kept_bytes(...) of memory, M*D*(E+1) numbers; the results are bitwise the same.
 /// Cost: 10*N*D*E + 6*M^2*D*E flops, 2*N*D*E less with kept summaries; the forward's are 4*N*D*E +
 /// 2*M^2*D*E.
-/// Memory: 2*M*D*(E+1) numbers, the forward's mixtures, M times the weights of the maps, and N*D
-/// for CrossQuery. A batch also has gradients of all parameters for each of up to 64 groups of
-/// heads (driver.hpp). Only gradients that are wanted are touched.
-/// Source: derived from arXiv:2601.07832, eqs. (3) and (4).
+/// Memory: 2*M*D*(E+1) numbers, what the forward has per worker, G*M more per worker for the mixing
+/// matrix's gradient, M times the weights of the maps, and N*D for CrossQuery. A batch also has
+/// gradients of all parameters for each of up to 64 groups of heads (driver.hpp). Only gradients
+/// that are wanted are touched. Source: derived from arXiv:2601.07832, eqs. (3) and (4).
 
 #include <algorithm>
 

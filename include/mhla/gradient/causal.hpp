@@ -9,7 +9,8 @@
 /// before j. Later tokens enter no sum, not even multiplied by zero.
 /// Cost: about 10*N*D*E + 3*M^2*D*E + 2.5*N*min(W,64)*(D+E) flops. Blocks of W > 64
 /// cost up to 6*N*D*E more; summaries that the forward kept save 2*N*D*E.
-/// Memory: 2*M*D*(E+1) + N*(D+E) numbers, the mixtures of the forward, and W/64*D*(E+1) per worker.
+/// Memory: 2*M*D*(E+1) + N*(D+E) numbers, and per worker what the bidirectional gradient has and
+/// W/64*D*(E+1).
 /// Source: derived from arXiv:2601.07832, section 4.2 and appendix C.
 
 #include <algorithm>
