@@ -163,8 +163,8 @@ class MHLA(nn.Module):
         options: options of mhla_torch.resize
 
         A table of offsets stays, and so does a matrix of as many blocks along each axis. Otherwise
-        the parameter is a new tensor, so make an optimiser after this. Coefficients between the prefix and a new block are means over the old blocks; the
-        sums of the prefix stay.
+        the parameter is a new tensor, so make an optimiser after this. Coefficients between the
+        prefix and a new block are means over the old blocks; the sums of the prefix stay.
         """
         if not self.grid:
             raise ValueError("MHLA: the module is of a sequence, expected an image or a video")
