@@ -97,9 +97,8 @@ struct BidirectionalForm {
     if (op.normalizer.sums() == WeightSums::kCrossQuery) {
       expect_cross_query(name, queries, keys.blocks());
     }
-    expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(blocks))>,
-                     std::remove_cvref_t<decltype(key_blocks(blocks))>>(
-        name, mixing, queries.blocks(), keys.blocks());
+    expect_mixing_of(name, mixing, query_blocks(blocks), key_blocks(blocks), queries.blocks(),
+                     keys.blocks());
   }
 
   template <Scalar T>

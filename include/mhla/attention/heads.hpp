@@ -272,10 +272,10 @@ template <Scalar T>
 void expect_batch(const char*, const Inputs<T>&, const std::type_identity_t<MatrixView<const T>>&,
                   const char*) {}
 
-/// Throws unless a mixing matrix has [mq, mk] blocks; at least as many rows, or columns, where the
-/// blocks of queries, or of keys, are a function of the sequence's length.
+/// Throws unless a mixing matrix has [mq, mk] blocks; at least as many where they are a function.
 template <class QueryBlocks, class KeyBlocks, class A>
-void expect_mixing_of(const char* function, const MixingView<A>& mixing, Index mq, Index mk) {
+void expect_mixing_of(const char* function, const MixingView<A>& mixing, const QueryBlocks&,
+                      const KeyBlocks&, Index mq, Index mk) {
   constexpr bool kRows = Partition<QueryBlocks>, kColumns = Partition<KeyBlocks>;
   if constexpr (kRows && kColumns) return expect_mixing(function, mixing, mq, mk);
   if ((kRows && mixing.rows() != mq) || (kColumns && mixing.cols() != mk)) {

@@ -258,9 +258,8 @@ std::vector<Split> agree_on(C& comm, const RankForm<Heads, A, Blocks, Op>& form,
     if (form.kCausal) {
       expect_leading_mixing(form.name, form.mixing, mq, mk);
     } else {
-      expect_mixing_of<std::remove_cvref_t<decltype(query_blocks(form.blocks))>,
-                       std::remove_cvref_t<decltype(key_blocks(form.blocks))>>(form.name,
-                                                                               form.mixing, mq, mk);
+      expect_mixing_of(form.name, form.mixing, query_blocks(form.blocks), key_blocks(form.blocks),
+                       mq, mk);
     }
     split.shares = {share_of(split.queries, comm.rank()), share_of(split.keys, comm.rank()),
                     tokens};
