@@ -1,15 +1,16 @@
 """Runs large versions of the tests for hours, and tells what they found.
 
-bash tests/campaign.sh [--rounds N] [--minutes M] [--build NAME] [--list | --table]
+bash tests/campaign.sh [--first N] [--rounds N] [--minutes M] [--build NAME] [--list | --table]
                        [--work FOLDER] [NAME...]
 
 A part of the campaign runs programs of tests in rounds. Round R of a test with n random problems
 takes the problems n R to n R + n - 1 (support/seeds.hpp), so round 0 is what run.sh tests. NAME
 picks a part, such as random, or a program of it, such as random/attention_test; --list lists them.
---rounds is the number of rounds, and --minutes ends the campaign after the step or the build that
-is then running. Every finished step is a line of FOLDER/results.txt, which is build/campaign by
-default. The next run leaves it out, unless it failed or a header has changed. --table prints the
-results with the present headers, of each step the last one. MHLA_JOBS is the number of compilers.
+--first and --rounds are the first and the last round, so that machines can share the rounds.
+--minutes ends the campaign after the step or the build that is then running. Every finished step is
+a line of FOLDER/results.txt, which is build/campaign by default. The next run leaves it out, unless
+it failed or a header has changed. --table prints the results with the present headers, of each step
+the last one. MHLA_JOBS is the number of compilers.
 
 A failing problem is shrunk: choices of its random numbers become simple ones (support/random.hpp)
 as long as the same check fails. The command that repeats it is printed. An error of more than half
@@ -267,7 +268,7 @@ def steps_left(options, done):
     for name in options.names:
         name, _, only = name.partition("/")
         part = PARTS[name]
-        numbers = range(1, options.rounds + 1) if part.rounds else [None]
+        numbers = range(options.first, options.rounds + 1) if part.rounds else [None]
         for built in part.builds:
             steps = [(program, number) for number in numbers for program in part.programs
                      if only in ("", Path(program).name)
@@ -279,6 +280,7 @@ def steps_left(options, done):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--build", help="one build of a part, such as x86-64-v4")

@@ -33,9 +33,9 @@ def main():
            (1032, ["Causal/Forward/float.EqualsTheDefinition has 0.75 of its bound"], []))
     for name, program in (("fuzz/api_fuzz", "fuzz/api_fuzz"),
                           ("random/fit_test", "fit_test")):
-        options = argparse.Namespace(names=[name], rounds=2, build="default")
-        expect([*campaign.steps_left(options, {(name.split("/")[0], "default", program, "1")})],
-               [(name.split("/")[0], "default", [(program, 2)])])
+        options = argparse.Namespace(names=[name], first=2, rounds=4, build="default")
+        expect([*campaign.steps_left(options, {(name.split("/")[0], "default", program, "3")})],
+               [(name.split("/")[0], "default", [(program, 2), (program, 4)])])
 
 
 if __name__ == "__main__":
