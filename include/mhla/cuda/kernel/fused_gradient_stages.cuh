@@ -170,7 +170,8 @@ struct FusedGradientStages {
       store(first(stage), pass, features);
       typename Row::Words words = words_of(second(stage), pass);
       const bool any = any_bits(words);
-      const float d = divides ? product(Row::template of<T>(features), mixed_sum(block)) : 0;
+      const float d =
+          divides ? dot_shared(Row::template of<T>(features), mixed_sum(block), sharer()) : 0;
       const float by = p.normalization.factor(d);
       const bool counts = any && !Normalization::infinite(by);
       const Row dout = Row::template of<T>(words);
@@ -229,17 +230,10 @@ struct FusedGradientStages {
   /// Calls act(i, piece) for the thread's pieces of its row.
   template <class Act>
   MHLA_DEVICE void each_piece(const Act& act) const {
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
-      if (Row::has(i, sharer())) act(i, Row::kSharers * i + sharer());
-    }
+    Row::each_piece(sharer(), act);
   }
   MHLA_DEVICE typename Row::Words words_of(Tile tile, int pass) const {
-    typename Row::Words words{};
-    each_piece([&](std::uint32_t i, std::uint32_t piece) {
-      words.pieces[i] = ptx::ld_shared_v4(tile.piece(row(pass), piece));
-    });
-    return words;
+    return Row::Words::load(tile, row(pass), sharer());
   }
   MHLA_DEVICE void store(Tile tile, int pass, const typename Row::Words& words) const {
     each_piece([&](std::uint32_t i, std::uint32_t piece) {
@@ -262,20 +256,6 @@ struct FusedGradientStages {
     });
     return words;
   }
-  /// Returns x . z in all threads of a row. z is a shared address.
-  MHLA_DEVICE float product(const Row& x, std::uint32_t z) const {
-    float d = 0;
-    each_piece([&](std::uint32_t i, std::uint32_t piece) {
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t j = 0; j < 8; j += 4) {
-        const ptx::Words4 four = ptx::ld_shared_v4(z + 4 * (8 * piece + j));
-        MHLA_CUDA_UNROLL
-        for (std::uint32_t n = 0; n < 4; ++n) d += x.x[i][j + n] * as_float(four.x[n]);
-      }
-    });
-    return over_sharers(d);
-  }
-
   /// Sets the ring to the first block of a part of its pair, if there is that pair.
   MHLA_DEVICE void begin_part(const Params& p, Ring& ring, int part) const {
     ring.part = part;

@@ -202,7 +202,8 @@ struct QuadraticGradientRows {
     MHLA_CUDA_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
       const std::int32_t row = row_of(pass);
-      Row dn = Row::template of<T>(words_of(gradients(), row));
+      const auto tile_row = static_cast<std::uint32_t>(row);
+      Row dn = Row::template of<T>(Row::Words::load(gradients(), tile_row, sharer));
       const bool any = any_nonzero(dn);
       float d = 0;
       if constexpr (kCrossQuery) {
@@ -213,12 +214,9 @@ struct QuadraticGradientRows {
       const bool counts = divide_gradients(p.normalization, d, any, dn);
       const float along = divides ? dot(dn, Row::template of<T>(outputs.rows[pass])) : 0;
       if (sharer == 0) ptx::st_shared_f32(weight(row), counts ? -along : 0);
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
-        if (!Row::has(i, sharer)) continue;
-        ptx::st_shared_v4(gradients().piece(static_cast<std::uint32_t>(row), 8 * i + sharer),
-                          rounded<T>(dn.x[i]));
-      }
+      Row::each_piece(sharer, [&](std::uint32_t i, std::uint32_t piece) {
+        ptx::st_shared_v4(gradients().piece(tile_row, piece), rounded<T>(dn.x[i]));
+      });
     }
   }
 
@@ -255,33 +253,11 @@ struct QuadraticGradientRows {
     return static_cast<std::uint32_t>(p.queries.block_of(row));
   }
 
-  MHLA_DEVICE typename Row::Words words_of(Rows rows, std::int32_t row) const {
-    typename Row::Words words{};
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
-      if (!Row::has(i, thread % 8)) continue;
-      words.pieces[i] =
-          ptx::ld_shared_v4(rows.piece(static_cast<std::uint32_t>(row), 8 * i + thread % 8));
-    }
-    return words;
-  }
-
   /// Returns phi(q) . z of a row, in all threads of the row. z is a shared address.
   MHLA_DEVICE float query_product(std::int32_t row, std::uint32_t z) const {
-    const Row q = Row::template of<T>(words_of(queries(), row));
     const std::uint32_t sharer = thread % 8;
-    float d = 0;
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t i = 0; i < Row::kPieces; ++i) {
-      if (!Row::has(i, sharer)) continue;
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t j = 0; j < 8; j += 4) {
-        const ptx::Words4 four = ptx::ld_shared_v4(z + 4 * (8 * (8 * i + sharer) + j));
-        MHLA_CUDA_UNROLL
-        for (std::uint32_t n = 0; n < 4; ++n) d += q.x[i][j + n] * as_float(four.x[n]);
-      }
-    }
-    return over_sharers(d);
+    const auto words = Row::Words::load(queries(), static_cast<std::uint32_t>(row), sharer);
+    return dot_shared(Row::template of<T>(words), z, sharer);
   }
 
   /// Returns r of a row, in all threads of the row.

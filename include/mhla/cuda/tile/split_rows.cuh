@@ -11,6 +11,7 @@
 #include "mhla/cuda/ptx/barrier.cuh"
 #include "mhla/cuda/ptx/convert.cuh"
 #include "mhla/cuda/ptx/global.cuh"
+#include "mhla/cuda/ptx/shared.cuh"
 #include "mhla/cuda/ptx/words.cuh"
 #include "mhla/cuda/tile/feature_map.cuh"
 #include "mhla/cuda/tile/pieces.cuh"
@@ -25,9 +26,13 @@ struct SplitRow {
 
   float x[kPieces][8];
 
-  /// Returns true if the thread's i-th piece is part of the row.
-  static MHLA_DEVICE bool has(std::uint32_t i, std::uint32_t sharer) {
-    return kSharers * i + sharer < kWidth / 8;
+  /// Calls act(i, piece) for the thread's pieces: its i-th one is `piece` of the row.
+  template <class Act>
+  static MHLA_DEVICE void each_piece(std::uint32_t sharer, const Act& act) {
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t i = 0; i < kPieces; ++i) {
+      if (const std::uint32_t piece = kSharers * i + sharer; piece < kWidth / 8) act(i, piece);
+    }
   }
 
   /// The thread's part as 16-bit numbers. Load several rows before converting any.
@@ -38,11 +43,18 @@ struct SplitRow {
     static MHLA_DEVICE Words load(const unsigned char* row, std::uint32_t sharer) {
       Words words{};
       if (row == nullptr) return words;
-      MHLA_CUDA_UNROLL
-      for (std::uint32_t i = 0; i < kPieces; ++i) {
-        if (has(i, sharer))
-          words.pieces[i] = ptx::ld_global_nc_v4(row + 16 * (kSharers * i + sharer));
-      }
+      each_piece(sharer, [&](std::uint32_t i, std::uint32_t piece) {
+        words.pieces[i] = ptx::ld_global_nc_v4(row + 16 * piece);
+      });
+      return words;
+    }
+    /// Loads a row of a tile in shared memory.
+    template <class Tile>
+    static MHLA_DEVICE Words load(Tile tile, std::uint32_t row, std::uint32_t sharer) {
+      Words words{};
+      each_piece(sharer, [&](std::uint32_t i, std::uint32_t piece) {
+        words.pieces[i] = ptx::ld_shared_v4(tile.piece(row, piece));
+      });
       return words;
     }
   };
@@ -63,17 +75,16 @@ struct SplitRow {
   /// Applies phi. Numbers after the row's end of a SplitRow stay 0.
   template <class T>
   static MHLA_DEVICE void apply_to(const FeatureMap& map, Loaded<T>& loaded, std::uint32_t sharer) {
-    MHLA_CUDA_UNROLL
-    for (int i = 0; i < kPieces; ++i) {
-      if constexpr (std::is_same_v<T, float>) {
-        if (!has(static_cast<std::uint32_t>(i), sharer)) continue;
+    if constexpr (std::is_same_v<T, float>) {
+      each_piece(sharer, [&](std::uint32_t i, std::uint32_t) {
         map.with_float_formula([&](auto phi) {
           MHLA_CUDA_UNROLL
           for (float& x : loaded.x[i]) x = phi(x);
         });
-      } else {
-        apply<T>(map, loaded.pieces[i].x);
-      }
+      });
+    } else {
+      MHLA_CUDA_UNROLL
+      for (ptx::Words4& piece : loaded.pieces) apply<T>(map, piece.x);
     }
   }
 
@@ -102,16 +113,14 @@ struct SplitRow {
   /// Loads floats that the grid does not write.
   static MHLA_DEVICE SplitRow load_floats(const float* row, std::uint32_t sharer) {
     SplitRow split{};
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t i = 0; i < kPieces; ++i) {
-      if (!has(i, sharer)) continue;
+    each_piece(sharer, [&](std::uint32_t i, std::uint32_t piece) {
       MHLA_CUDA_UNROLL
       for (std::uint32_t j = 0; j < 8; j += 2) {
-        const ptx::Words2 two = ptx::ld_global_nc_v2(row + 8 * (kSharers * i + sharer) + j);
+        const ptx::Words2 two = ptx::ld_global_nc_v2(row + 8 * piece + j);
         split.x[i][j] = as_float(two.x[0]);
         split.x[i][j + 1] = as_float(two.x[1]);
       }
-    }
+    });
     return split;
   }
 
@@ -119,15 +128,13 @@ struct SplitRow {
   template <class T>
   MHLA_DEVICE void store(unsigned char* row, std::uint32_t sharer) const {
     if (row == nullptr) return;
-    MHLA_CUDA_UNROLL
-    for (std::uint32_t i = 0; i < kPieces; ++i) {
-      if (!has(i, sharer)) continue;
+    each_piece(sharer, [&](std::uint32_t i, std::uint32_t piece) {
       if constexpr (std::is_same_v<T, float>) {
-        store_floats(x[i], row + 32 * (kSharers * i + sharer));
+        store_floats(x[i], row + 32 * piece);
       } else {
-        ptx::st_global_v4(row + 16 * (kSharers * i + sharer), rounded<T>(x[i]));
+        ptx::st_global_v4(row + 16 * piece, rounded<T>(x[i]));
       }
-    }
+    });
   }
 
   /// Calls act(i, j) for all of the thread's numbers x[i][j]. Numbers after the row's end are 0.
@@ -161,6 +168,21 @@ template <int kWidth>
 MHLA_DEVICE float dot(const SplitRow<kWidth>& x, const SplitRow<kWidth>& y) {
   float sum = 0;
   SplitRow<kWidth>::each([&](int i, int j) { sum += x.x[i][j] * y.x[i][j]; });
+  return over_sharers(sum);
+}
+
+/// Returns the product x . z with floats in shared memory, in all threads of the row.
+template <int kWidth>
+MHLA_DEVICE float dot_shared(const SplitRow<kWidth>& x, std::uint32_t z, std::uint32_t sharer) {
+  float sum = 0;
+  SplitRow<kWidth>::each_piece(sharer, [&](std::uint32_t i, std::uint32_t piece) {
+    MHLA_CUDA_UNROLL
+    for (std::uint32_t j = 0; j < 8; j += 4) {
+      const ptx::Words4 four = ptx::ld_shared_v4(z + 4 * (8 * piece + j));
+      MHLA_CUDA_UNROLL
+      for (std::uint32_t n = 0; n < 4; ++n) sum += x.x[i][j + n] * as_float(four.x[n]);
+    }
+  });
   return over_sharers(sum);
 }
 
