@@ -96,7 +96,8 @@ template <class Error>
 inline std::string type_name(ScalarType type) { return torch::headeronly::toString(type); }
 
 /// Number of gradients of an operator: of q, k, v, mixing, normalizer_q, normalizer_k, query_map,
-/// key_map, gain and gate, in this order. An absent argument has a gradient of shape [0].
+/// key_map, gain and gate, in this order. An absent argument has a gradient of shape [0], and so
+/// has gradient i of a call whose argument `unwanted` has bit i.
 inline constexpr std::size_t kGradients = 10;
 
 template <class T>

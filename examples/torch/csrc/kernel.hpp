@@ -59,10 +59,6 @@ struct Problem {
     return like(t, t.size(3),
                 [](const Tensor& of, auto sizes) { return torch::stable::new_zeros(of, sizes); });
   }
-  /// [0] for an absent tensor.
-  Tensor zeros_like(const std::optional<Tensor>& t) const {
-    return t ? zeros_like(*t) : torch::stable::new_zeros(q, {0});
-  }
 
   Tensor q, k, v;
   Form form;
@@ -129,7 +125,7 @@ std::span<A> numbers(const Tensor& t) {
   return {static_cast<A*>(t.mutable_data_ptr()), static_cast<std::size_t>(t.numel())};
 }
 
-/// (dout, q, k, v, ..., options, summaries, out) -> gradients
+/// (dout, q, k, v, ..., options, summaries, out, unwanted) -> gradients
 template <class Form>
 void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Arguments from(stack);
@@ -138,6 +134,7 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   std::optional<Tensor> kept;
   if constexpr (KeepsSummaries<Form>) kept = from.take<std::optional<Tensor>>();
   (void)from.take<std::optional<Tensor>>();  // the output, which only CUDA's gradients read
+  const auto unwanted = from.take<std::int64_t>();
   static const std::string name = std::string(Form::kName) + "_gradient";
   const char* const function = name.c_str();
   std::array<Tensor, kGradients> gradients;
@@ -146,32 +143,35 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
     using A = mhla::accumulator_t<T>;
     const auto in = inputs<T>(function, p.q, p.k, p.v, p.options);
     const auto d = view<const T>(function, "dout", dout, p.options);
+    const std::array<std::optional<Tensor>, kGradients> arguments{p.q,
+                                                                  p.k,
+                                                                  p.v,
+                                                                  p.form.mixing,
+                                                                  p.options.normalizer_q,
+                                                                  p.options.normalizer_k,
+                                                                  p.options.query_map,
+                                                                  p.options.key_map,
+                                                                  p.options.gain,
+                                                                  p.options.gate};
+    const auto wants = [&](std::size_t i) { return arguments[i] && (unwanted >> i & 1) == 0; };
+    for (std::size_t i = 0; i < kGradients; ++i) {
+      const bool of_tokens = i < 3 || i == 4 || i == 5;
+      gradients[i] = !wants(i)   ? torch::stable::new_zeros(p.q, {0})
+                     : of_tokens ? p.zeros_like(*arguments[i])
+                                 : torch::stable::new_zeros(*arguments[i], arguments[i]->sizes());
+    }
     mhla::ParameterGradients<A> parameters;
-    const auto zeros = [&](const std::optional<Tensor>& t) {
-      return t ? torch::stable::new_zeros(*t, t->sizes()) : torch::stable::new_zeros(p.q, {0});
-    };
-    gradients = {p.zeros_like(p.q),
-                 p.zeros_like(p.k),
-                 p.zeros_like(p.v),
-                 zeros(p.form.mixing),
-                 p.zeros_like(p.options.normalizer_q),
-                 p.zeros_like(p.options.normalizer_k),
-                 zeros(p.options.query_map),
-                 zeros(p.options.key_map),
-                 zeros(p.options.gain),
-                 zeros(p.options.gate)};
-    if (p.form.mixing) parameters.mixing = mixing_view<A>(function, gradients[3]);
-    const auto writable = [&](std::size_t i, bool there) {
-      return there ? view<T>(function, "gradients", gradients[i], p.options)
-                   : mhla::TensorView<T>{};
+    if (wants(3)) parameters.mixing = mixing_view<A>(function, gradients[3]);
+    const auto writable = [&](std::size_t i) {
+      return wants(i) ? view<T>(function, "gradients", gradients[i], p.options)
+                      : mhla::TensorView<T>{};
     };
     if (kept) {
       expect_tensor(function, "kept", *kept, ScalarType::Byte, 4);
       kept = at_cache_line(*kept);
     }
-    const mhla::BatchGradients<T> wanted{writable(0, true), writable(1, true), writable(2, true),
-                                         writable(4, p.options.normalizer_q.has_value()),
-                                         writable(5, p.options.normalizer_k.has_value())};
+    const mhla::BatchGradients<T> wanted{writable(0), writable(1), writable(2), writable(4),
+                                         writable(5)};
     const TorchThreads threads(p.multiply_adds());
     const mhla::Call call{.executor = threads, .kept = kept ? bytes_of(*kept) : mhla::Workspace()};
     with_operator<A>(function, p.options, in.q.width(), [&](const auto& op) {
@@ -198,7 +198,8 @@ void define(torch::stable::detail::StableLibrary& library) {
     library.def((name + "_kept(" + arguments + ") -> (Tensor, Tensor)").c_str());
   }
   library.def((name + "_backward(Tensor dout, " + arguments +
-               (KeepsSummaries<Form> ? ", Tensor? kept=None" : "") + ", Tensor? out=None" +
+               (KeepsSummaries<Form> ? ", Tensor? kept=None" : "") +
+               ", Tensor? out=None, int unwanted=0" +
                ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
                "Tensor)")
                   .c_str());

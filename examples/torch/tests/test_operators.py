@@ -230,9 +230,10 @@ def calls_of_the_dispatcher():
     yield OPERATORS.bidirectional_backward.default, (dout, q, k, v, mixing, GRID, BLOCK), {}
     yield OPERATORS.causal_backward.default, (dout, q, k, v, mixing, 6), {}
     yield OPERATORS.linear_backward.default, (dout, q, k, v), options
+    yield OPERATORS.causal_backward.default, (dout, q, k, v, mixing, 6), {"unwanted": 0b1010}
 
 
-@pytest.mark.parametrize("case", range(9))
+@pytest.mark.parametrize("case", range(10))
 def test_keeps_the_contract_of_operators(case):
     operator, args, kwargs = list(calls_of_the_dispatcher())[case]
     if not operator.name().endswith("_backward"):

@@ -90,41 +90,44 @@ class Problem {
 
   /// Computes gradients of q, k, v, the mixing matrix, the gain and the gate. Other gradients are
   /// of shape [0].
-  /// \param out  output of the forward call; computed again if absent or with a gain
-  std::array<Tensor, kGradients> backward(const Tensor& dout,
-                                          const std::optional<Tensor>& out) const {
+  /// \param out       output of the forward call; computed again if absent or with a gain
+  /// \param unwanted  bit i leaves out gradient i
+  std::array<Tensor, kGradients> backward(const Tensor& dout, const std::optional<Tensor>& out,
+                                          std::int64_t unwanted) const {
     expect_type(kName, "dout", dout, q_.scalar_type(), 4);
     return of_widths([&]<class F>() {
       const Partition blocks = partition();
       std::array<Tensor, kGradients> gradients;
       gradients.fill(torch::stable::new_empty(q_, {0}));
-      gradients[0] = like(q_, q_.size(3));
-      gradients[1] = like(k_, k_.size(3));
-      gradients[2] = like(v_, v_.size(3));
+      const auto wants = [&](std::size_t i, const std::optional<Tensor>& argument) {
+        return argument && (unwanted >> i & 1) == 0;
+      };
+      const auto of_tokens = [&](std::size_t i, const std::optional<Tensor>& argument) {
+        if (!wants(i, argument)) return mhla::TensorView<std::byte>{};
+        gradients[i] = like(*argument, argument->size(3));
+        return tokens_first<std::byte>(gradients[i], options_);
+      };
       const Tensor rows = with_dense_rows(dout);
       const std::optional<Tensor> kept = out ? std::optional(with_dense_rows(*out)) : out;
       GradientCall call{.forward = call_of(blocks, {}),
                         .dout = tokens_first<const std::byte>(rows, options_),
                         .out = kept ? tokens_first<const std::byte>(*kept, options_)
                                     : mhla::TensorView<const std::byte>{},
-                        .dq = tokens_first<std::byte>(gradients[0], options_),
-                        .dk = tokens_first<std::byte>(gradients[1], options_),
-                        .dv = tokens_first<std::byte>(gradients[2], options_),
-                        .dmixing = {}};
-      if (form_.mixing) {
-        expect_matrices(blocks);
+                        .dq = of_tokens(0, q_),
+                        .dk = of_tokens(1, k_),
+                        .dv = of_tokens(2, v_),
+                        .dmixing = {},
+                        .dgate = of_tokens(9, options_.gate)};
+      if (form_.mixing) expect_matrices(blocks);
+      if (wants(3, form_.mixing)) {
         gradients[3] = torch::stable::new_zeros(*form_.mixing, form_.mixing->sizes());
         call.dmixing =
             matrices_of(static_cast<float*>(gradients[3].mutable_data_ptr()), gradients[3], blocks);
       }
-      if (options_.gain) {
+      if (wants(8, options_.gain)) {
         gradients[8] = torch::stable::new_empty(*options_.gain, options_.gain->sizes());
         call.dgain = {static_cast<float*>(gradients[8].mutable_data_ptr()),
                       static_cast<std::size_t>(gradients[8].numel())};
-      }
-      if (options_.gate) {
-        gradients[9] = like(*options_.gate, options_.gate->size(3));
-        call.dgate = tokens_first<std::byte>(gradients[9], options_);
       }
       F::check(call);
       Launch launch(*this, blocks);
@@ -368,8 +371,9 @@ void backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   const Tensor dout = from.take<Tensor>();
   const Problem<Form, Place> problem(from);
   if constexpr (kKeeps) (void)from.take<std::optional<Tensor>>();
+  const auto out = from.take<std::optional<Tensor>>();
   const std::array<Tensor, kGradients> gradients =
-      problem.backward(dout, from.take<std::optional<Tensor>>());
+      problem.backward(dout, out, from.take<std::int64_t>());
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     stack[i] = torch::stable::detail::from(gradients[i]);
   }

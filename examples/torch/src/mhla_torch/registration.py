@@ -78,14 +78,14 @@ def _register(name, keeps):
     def gradients(*args, **kwargs):
         named = _named(backward, args, kwargs)
 
-        def of(argument):
-            if named.get(argument) is None:
+        def of(bit, argument):
+            if named.get(argument) is None or named["unwanted"] >> bit & 1:
                 return named["q"].new_empty(0)
             if argument in ("mixing", "query_map", "key_map", "gain"):
                 return torch.empty_like(named[argument], memory_format=torch.contiguous_format)
             return _dense(named[argument], named[argument].shape[-1], named["layout"])
 
-        return tuple(of(argument) for argument in DIFFERENTIATED)
+        return tuple(of(bit, argument) for bit, argument in enumerate(DIFFERENTIATED))
 
     def save(ctx, inputs, output):
         out, *kept = (output,) if isinstance(output, torch.Tensor) else output
@@ -106,9 +106,11 @@ def _register(name, keeps):
         values = [next(saved) if is_tensor else other
                   for other, is_tensor in zip(ctx.others, ctx.tensors)]
         out = {"out": values.pop()} if ctx.has_out else {}
-        computed = dict(zip(DIFFERENTIATED, backward(dout, *values, **out)))
-        return tuple(computed.get(argument) if value is not None else None
-                     for argument, value in zip(names, values))
+        needed = {argument for argument, is_needed in zip(names, ctx.needs_input_grad) if is_needed}
+        unwanted = sum(1 << bit for bit, argument in enumerate(DIFFERENTIATED)
+                       if argument not in needed)
+        computed = dict(zip(DIFFERENTIATED, backward(dout, *values, **out, unwanted=unwanted)))
+        return tuple(computed[argument] if argument in needed else None for argument in names)
 
     def refuse(ctx, *_):
         raise RuntimeError(f"mhla::{name}_backward: has been differentiated, expected not to be: "
