@@ -129,6 +129,32 @@ function(check_SubdirectoryWorks)
   run_consumer(-DMHLA_SOURCE=${SOURCE})
 endfunction()
 
+# Eigen and nlohmann_json are targets of the user's build, which does not export them.
+function(check_FetchedDependenciesWork)
+  set(folder ${WORK}/${CASE})
+  file(REMOVE_RECURSE ${folder})
+  foreach(stub Eigen3::Eigen nlohmann_json::nlohmann_json)
+    string(REGEX MATCH "^[^:]+" name ${stub})
+    file(WRITE ${folder}/${name}/CMakeLists.txt
+         "add_library(fetched_${name} INTERFACE)\nadd_library(${stub} ALIAS fetched_${name})\n"
+         "target_include_directories(fetched_${name} INTERFACE \"${EIGEN}\")\n")
+  endforeach()
+  set(begin "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\n"
+            "include(FetchContent)\n"
+            "FetchContent_Declare(Eigen3 SOURCE_DIR ${folder}/Eigen3 OVERRIDE_FIND_PACKAGE)\n"
+            "add_subdirectory(${folder}/nlohmann_json nlohmann_json)\n")
+  set(end "add_executable(app \"${consumer}/main.cpp\")\n"
+          "target_link_libraries(app PRIVATE mhla::mhla mhla::io)\n")
+  file(WRITE ${folder}/subdirectory/CMakeLists.txt
+       ${begin} "add_subdirectory(${SOURCE} mhla)\n" ${end})
+  file(WRITE ${folder}/installed/CMakeLists.txt
+       ${begin} "find_package(mhla CONFIG REQUIRED COMPONENTS io)\n" ${end})
+  foreach(user subdirectory installed)
+    run(${CMAKE_COMMAND} -S ${folder}/${user} -B ${folder}/${user}/build -G ${GENERATOR}
+        -DCMAKE_CXX_COMPILER=${COMPILER} -DMHLA_INSTALL=ON -Dmhla_DIR=${installed}/share/cmake/mhla)
+  endforeach()
+endfunction()
+
 # CMake prints the hint on -march always, and the warning if the build type is empty. Each appears
 # once.
 function(check_SubdirectoryTellsOfSlowBuilds)
