@@ -206,8 +206,8 @@ def block_of(result, kind):
     if model in VISION:
         deit = model == "DeiT-S"
         layer = SoftmaxVision if kind == "softmax" else torch_layers.Vision
-        attention = layer(channels, heads, grid[1:], block[1:], lepe=5 if deit else 3, qk_norm=deit,
-                          qkv_bias=not deit)
+        attention = layer(channels, heads, grid[1:], block[1:], "blocks", lepe=5 if deit else 3,
+                          qk_norm=deit, qkv_bias=not deit)
         columns = {"DiT-S/2": [channels], "SANA block": [6 * channels]}
         return VISION[model](attention, channels), columns.get(model, [])
     if model == "Wan layer":
