@@ -24,6 +24,12 @@ using mhla::cuda::Device;
 using mhla::cuda::FeatureMap;
 using mhla::cuda::Form;
 
+// 2^29 + 64 tokens have more than 2^32 pieces of 16 bytes.
+struct LongPieces {
+  std::int32_t tokens, heads;
+};
+static_assert(mhla::cuda::TokenPieces<LongPieces, 64>::grid({(1 << 29) + 64, 1}, 1) == 4194305);
+
 template <class W>
 class SelectedTokens : public cuda_test::SelectedTokens<W> {};
 

@@ -36,10 +36,10 @@ struct TokenPieces {
     const std::uint32_t part = ptx::ctaid_x() % parts(p);
     MHLA_CUDA_UNROLL
     for (std::uint32_t i = 0; i < kPasses; ++i) {
-      const std::uint32_t index = (part * kPasses + i) * kThreads + ptx::tid_x();
-      const auto token = static_cast<std::int32_t>(index / kPieces);
-      if (token >= p.tokens) break;
-      act(token, index % kPieces);
+      const std::uint64_t index = (std::uint64_t{part} * kPasses + i) * kThreads + ptx::tid_x();
+      const std::uint64_t token = index / kPieces;
+      if (token >= static_cast<std::uint64_t>(p.tokens)) break;
+      act(static_cast<std::int32_t>(token), static_cast<std::uint32_t>(index % kPieces));
     }
   }
 
@@ -49,7 +49,9 @@ struct TokenPieces {
 
   /// Thread blocks per head.
   static MHLA_HOST_DEVICE constexpr unsigned parts(const Params& p) {
-    return (static_cast<unsigned>(p.tokens) * kPieces - 1) / (kPasses * kThreads) + 1;
+    constexpr std::uint64_t kOfBlock = kPasses * kThreads;
+    const std::uint64_t pieces = static_cast<std::uint64_t>(p.tokens) * kPieces;
+    return static_cast<unsigned>((pieces + kOfBlock - 1) / kOfBlock);
   }
 };
 
