@@ -169,7 +169,7 @@ TEST(CudaMakeProblem, PrefixesThatDoNotFitAreRefused) {
       a.out.strides[0] = 192 * a.out.shape[1];
     };
   };
-  EXPECT_EQ(option(with(-1)), f + "query_prefix is -1" + slots);
+  EXPECT_EQ(option([](auto& a) { a.in.query_prefix = -1; }), f + "query_prefix is -1" + slots);
   EXPECT_EQ(option(with(306783379)), f + "query_prefix is 306783379" + slots);
   EXPECT_EQ(option([](auto& a) { a.op.denominator = mhla::cuda::Denominator::kCrossQuery; }),
             f + "op has a cross-query denominator, expected as many query blocks as key blocks, "

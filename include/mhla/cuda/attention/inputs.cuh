@@ -169,10 +169,9 @@ inline void expect_size(const char* function, const char* argument, Index has_ro
              (larger ? "at least " : "") + shape_text({rows, columns}));
 }
 
-/// Adds a prefix before a call's blocks, and returns the form's blocks.
-/// \throws option_error for a negative prefix, or 2^31 or more slots in all.
-inline TokenBlocks add_prefix(const char* function, const char* argument, Index prefix,
-                              const TokenBlocks& blocks, Selection& selection) {
+/// \throws option_error for a negative prefix of a call's blocks, or 2^31 or more slots in all.
+inline void expect_prefix(const char* function, const char* argument, Index prefix,
+                          const TokenBlocks& blocks) {
   const Index length = std::max<Index>(prefix, blocks.slots());
   const Index most = std::numeric_limits<std::int32_t>::max() / (blocks.blocks() + Index{1});
   if (prefix < 0 || (prefix > 0 && length > most)) {
@@ -180,7 +179,6 @@ inline TokenBlocks add_prefix(const char* function, const char* argument, Index 
                 "at least 0, and fewer than 2^31 slots of " + std::to_string(blocks.blocks()) +
                     " + 1 equal blocks");
   }
-  return selection.add_prefix(static_cast<std::int32_t>(prefix), blocks);
 }
 
 /// Describes a mask [B, N] and offsets for kernels.

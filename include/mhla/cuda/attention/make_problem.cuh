@@ -59,6 +59,8 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
     fail_option(function, "key_prefix", "is " + std::to_string(in.key_prefix),
                 std::to_string(in.query_prefix) + ", as query_prefix, in a causal form");
   }
+  expect_prefix(function, "query_prefix", in.query_prefix, query_blocks);
+  expect_prefix(function, "key_prefix", in.key_prefix, key_blocks);
   const Index q_rows = tokens_of(in, in.q, in.query_prefix, query_blocks);
   const Index k_rows = tokens_of(in, in.k, in.key_prefix, key_blocks);
   Problem problem{
@@ -78,8 +80,9 @@ Problem make_problem(const char* function, const Inputs<T>& in, const TokenBlock
       .queries = selection(function, "query_mask", in.query_mask, in.query_offsets, items, q_rows),
       .keys = selection(function, "key_mask", in.key_mask, in.key_offsets, items, k_rows)};
   problem.query_blocks =
-      add_prefix(function, "query_prefix", in.query_prefix, query_blocks, problem.queries);
-  problem.key_blocks = add_prefix(function, "key_prefix", in.key_prefix, key_blocks, problem.keys);
+      problem.queries.add_prefix(static_cast<std::int32_t>(in.query_prefix), query_blocks);
+  problem.key_blocks =
+      problem.keys.add_prefix(static_cast<std::int32_t>(in.key_prefix), key_blocks);
   if (options.denominator == Denominator::kCrossQuery) {
     if (causal) {
       fail_option(function, "op", "has a cross-query denominator",
