@@ -61,15 +61,6 @@ struct IntraBlockTile {
   }
 
  private:
-  /// V with the interface of a tile.
-  struct Values {
-    static constexpr int kPieces = kColumns / 8;
-    std::uint32_t begin;
-    MHLA_HOST_DEVICE constexpr std::uint32_t piece(std::uint32_t row, std::uint32_t piece) const {
-      return begin + piece / 8 * kPanelBytes + BoxPanel::offset(row, piece % 8);
-    }
-  };
-
   /// Computes P of the warp's rows without zeroing later keys.
   MHLA_DEVICE Fragment<64> weigh(const Fragment<D>& features) const {
     float scores[8][4] = {};
@@ -104,7 +95,7 @@ struct IntraBlockTile {
   /// Adds the products of the queries' own tile.
   MHLA_DEVICE void add_diagonal(float (&totals)[4], float (&sums)[kTiles][4],
                                 const Fragment<64>& weights) const {
-    const Values rows{values};
+    const SharedTile<64, kColumns> rows{values};
     Fragment<16> diagonal{};
     MHLA_CUDA_UNROLL
     for (int s = 0; s < 4; ++s) {
