@@ -39,7 +39,7 @@ Plan bidirectional_plan(const Inputs<T>& in, const TokenBlocks& query_blocks,
 /// \param device     `current_device()`.
 /// \param rotary     A Rotary (attention/rotary_inputs.cuh), or NoRotary.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
-///         if `device` is not the current device, or CUDA refuses a launch.
+///         if the program has no code of `device` for the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 void bidirectional(const Inputs<T>& in, const TokenBlocks& query_blocks,
                    const TokenBlocks& key_blocks, const MixingMatrices<const float>& mixing,

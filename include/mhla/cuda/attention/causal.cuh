@@ -35,7 +35,7 @@ Plan causal_plan(const Inputs<T>& in, const TokenBlocks& blocks, const O& op,
 /// \param device     `current_device()`.
 /// \param rotary     NoRotary, or a Rotary for a form without denominators.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
-///         if `device` is not the current device, or CUDA refuses a launch.
+///         if the program has no code of `device` for the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 void causal(const Inputs<T>& in, const TokenBlocks& blocks,
             const MixingMatrices<const float>& mixing, const O& op,

@@ -157,7 +157,7 @@ PreparedGradient<D, E, true, T, R, O> prepare_causal_gradient(
 /// \param device     `current_device()`.
 /// \param kept       The forward's outputs; absent outputs are computed again.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
-///         if `device` is not the current device, or CUDA refuses a launch.
+///         if the program has no code of `device` for the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary, AnyOperator O = Operator>
 void bidirectional_gradient(const Inputs<T>& in, const TokenBlocks& query_blocks,
                             const TokenBlocks& key_blocks,

@@ -81,7 +81,8 @@ class Streaming {
   /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
   /// \param device     `current_device()`.
   /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
-  ///         if `device` is not the current device, or CUDA refuses a launch.
+  ///         if the program has no code of `device` for the current device, or CUDA refuses a
+  ///         launch.
   void prefill(Index first, Index seen, const Inputs<T>& in, TensorView<T> out, Workspace state,
                Workspace workspace, const Device& device, cudaStream_t stream) const;
 

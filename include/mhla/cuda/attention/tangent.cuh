@@ -108,7 +108,7 @@ TangentPlan bidirectional_tangent_plan(const Inputs<T>& in, const TokenBlocks& q
 /// \param workspace  At least the plan's workspace_bytes, aligned to 256 bytes.
 /// \param device     `current_device()`.
 /// \throws shape_error, option_error for arguments that do not fit, before any launch; cuda_error
-///         if `device` is not the current device, or CUDA refuses a launch.
+///         if the program has no code of `device` for the current device, or CUDA refuses a launch.
 template <int D, int E, DeviceScalar T, class R = NoRotary>
 void bidirectional_tangent(const Inputs<T>& in, const TokenBlocks& query_blocks,
                            const TokenBlocks& key_blocks, const MixingMatrices<const float>& mixing,

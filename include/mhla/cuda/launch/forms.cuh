@@ -15,8 +15,10 @@
 /// (angle_rows) -> form -> (selected_rows) (staging.cuh). Floats with values of more than 128
 /// columns take a form for each half of the columns.
 ///
-/// The first kernel of a call begins after earlier work in the stream. Each further kernel begins
-/// early (Start) and waits for the previous one, which has waited for those before it.
+/// The first kernel of a call begins after earlier work in the stream. In the three-stage form, the
+/// kernels after `summary` begin early (Start), and each waits for the previous one, which has
+/// waited for those before it. All others begin in order: kernels that begin early read what they
+/// wrote, such as intra weights, without waiting.
 ///
 /// Each call site instantiates the kernels of one direction. They are launched into a Stream
 /// (stream.cuh) or any class with its two functions: run<Kernel>(parameters, pairs, start) and
