@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <regex>
 #include <string>
 
@@ -64,8 +65,15 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   add_context();
-  mhla::bench::progress().expect(matching_cases(benchmark::GetBenchmarkFilter()) *
-                                 (repetitions.empty() ? 1 : std::stol(repetitions)));
+  const std::string filter = benchmark::GetBenchmarkFilter();
+  try {
+    mhla::bench::progress().expect(matching_cases(filter) *
+                                   (repetitions.empty() ? 1 : std::stol(repetitions)));
+  } catch (const std::regex_error& error) {
+    std::cerr << "--benchmark_filter is " << filter
+              << ", expected a regular expression: " << error.what() << "\n";
+    return EXIT_FAILURE;
+  }
   mhla::bench::TableReporter table;
   const std::size_t cases = benchmark::RunSpecifiedBenchmarks(table_wanted ? &table : nullptr);
   benchmark::Shutdown();

@@ -116,16 +116,19 @@ require_packages "${packages[@]}"
 build_bench -DMHLA_NATIVE=ON
 json=$build_dir/benchmarks.json
 format=json
+arguments=()
 for argument in "$@"; do
   case $argument in
-    --benchmark_out=*) json=${argument#*=} ;;
+    --benchmark_out=*) json=${argument#*=} && continue ;;
     --benchmark_out_format=*) format=${argument#*=} ;;
     --benchmark_list_tests | --benchmark_list_tests=true | --help)
       exec "$build_dir/benchmarks/mhla_bench" "$@"
       ;;
   esac
+  arguments+=("$argument")
 done
-run_bench "$build_dir" "$json" "$@"
+run_bench "$build_dir" "$json.part" "${arguments[@]}"
+mv "$json.part" "$json"
 if [[ $format != json ]]; then
   tell_written "$json"
   exit

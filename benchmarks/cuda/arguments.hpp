@@ -71,7 +71,7 @@ inline Arguments parse(const std::vector<std::string>& arguments) {
     } else if (argument == "--help" || argument == "-h") {
       parsed.help = true;
     } else {
-      throw std::invalid_argument("what is " + argument + "?");
+      throw std::invalid_argument("unknown argument " + argument);
     }
   }
   return parsed;

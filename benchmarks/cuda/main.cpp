@@ -2,10 +2,15 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "cuda/arguments.hpp"
 #include "cuda/results.hpp"
@@ -44,9 +49,12 @@ Context context_of(Session& session) {
 
 void save(const std::string& file, const Context& context, const std::vector<Result>& results) {
   if (file.empty()) return;
-  std::ofstream out(file);
+  const std::string part = file + ".part";  // who stops the program finds the earlier results
+  std::ofstream out(part);
   write_json(out, context, results);
-  if (!out.flush()) throw std::runtime_error("cannot write " + file);
+  out.close();
+  if (!out) throw std::runtime_error("cannot write " + part);
+  std::filesystem::rename(part, file);
 }
 
 /// Returns true if all results were right.
@@ -62,17 +70,21 @@ bool measure(const Arguments& arguments) {
     print_roofline(std::cout, session);
     return true;
   }
+  const auto chosen = [&](const Case& c) { return arguments.matches(c.label()); };
+  const std::vector<Case> cases = all_cases();
+  if (std::none_of(cases.begin(), cases.end(), chosen)) {
+    throw std::invalid_argument("--filter matches no case, expected some of --list");
+  }
   std::vector<Result> results;
   bool right = true;
   print_head(std::cout);
-  for (const Case& c : all_cases()) {
-    if (!arguments.matches(c.label())) continue;
+  for (const Case& c : cases) {
+    if (!chosen(c)) continue;
     results.push_back(c.form == Form::kStep ? measure_step(c, session) : measure_form(c, session));
     right = right && results.back().right();
     print_row(std::cout, results.back(), context);
     save(arguments.out, context, results);  // after each case: a later one may stop the program
   }
-  if (results.empty()) std::cout << "no case has that name\n";
   return right;
 }
 

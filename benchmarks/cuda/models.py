@@ -34,6 +34,7 @@ import torch
 from peers import torch_cuda_gradients, torch_cuda_peers, torch_models
 from peers.context import context_of, listed
 from peers.torch_models import ARMS, CASES, CUDNN, FLA, FLASH, LINEAR, OURS, PLAIN
+from support.results import save
 
 MODES, PASSES = ("compiled", "eager"), ("forward", "both")
 LARGEST_ERROR = 0.05  # of an attention layer, relative to a row's norm
@@ -323,9 +324,8 @@ def main():
             if options.device == "cuda":
                 torch.cuda.empty_cache()
             text = f"{listed(context)}\n\n{table(cases, rows)}\n"
-            options.results.write_text(json.dumps({"context": context, "rows": rows}, indent=1),
-                                       encoding="utf-8")
-            options.results.with_suffix(".md").write_text(text, encoding="utf-8")
+            save(options.results, json.dumps({"context": context, "rows": rows}, indent=1))
+            save(options.results.with_suffix(".md"), text)
     print(table(cases, rows))
     return 0 if right else 1
 

@@ -104,7 +104,7 @@ double floor_seconds(const Result& result, const Context& context) {
 }
 
 void print_context(std::ostream& out, const Context& c) {
-  out << c.gpu << ", " << c.multiprocessors << " multiprocessors, second cache "
+  out << c.gpu << ", " << c.multiprocessors << " multiprocessors, L2 "
       << scientific(c.cache_bytes / 1e6) << " MB, driver " << c.driver << ", CUDA " << c.runtime
       << ", " << c.compiler << ", commit " << c.commit << "\n"
       << "kernels of " << c.kernels << "; a copy moves " << cell(c.copy_bandwidth / 1e12, 0, 3)

@@ -52,16 +52,17 @@ program=$build_dir/benchmarks/cuda/mhla_cuda_bench
 if [[ -z $measures ]]; then exec "$program" "$@"; fi
 
 peers=${json%.json}.peers.json
-rm -f "$json" "$peers"
+begin=$(mktemp)
+trap 'rm -f "$begin"' EXIT
 step "run mhla_cuda_bench"
 status=0
 "$program" --out="$json" "$@" || status=$?
+if [[ ! $json -nt $begin ]]; then exit "$status"; fi  # earlier results stay
+rm -f "$peers"
 
 python=${MHLA_PYTHON:-python3}
 export PYTHONPATH=$repository/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
-if [[ ! -f $json ]]; then
-  :
-elif "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
   step "run the same in PyTorch"
   "$python" "$repository/benchmarks/peers/torch_cuda_peers.py" "$json" "$peers" \
     "${quick[@]}" || status=1

@@ -216,6 +216,10 @@ void measure_all(MpiRank& rank, int repetitions) {
 
 int main(int argc, char** argv) {
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 3;
+  if (repetitions < 1) {
+    std::fprintf(stderr, "REPETITIONS is %s, expected a number from 1\n", argv[1]);
+    return 2;
+  }
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
   {

@@ -26,6 +26,7 @@ import torch
 
 from peers import torch_cuda_peers as peers
 from peers.workload import Shape
+from support.results import save
 
 # (name, operation, batch, heads, D, E, grid, block) of whole sequences in
 # benchmarks/cuda/cases.hpp.
@@ -247,9 +248,8 @@ def main():
                 continue
             right &= measure(Case(row), cold, runs, rows, compiled)
             torch.cuda.empty_cache()
-            with open(options.results, "w", encoding="utf-8") as file:
-                json.dump({"context": context, "rows": rows}, file, indent=1)
-    Path(options.results).with_suffix(".md").write_text(table(rows) + "\n", encoding="utf-8")
+            save(options.results, json.dumps({"context": context, "rows": rows}, indent=1))
+    save(Path(options.results).with_suffix(".md"), table(rows) + "\n")
     print(table(rows))
     return 0 if right else 1
 

@@ -19,6 +19,7 @@ import torch
 
 from peers.formula import mhla
 from peers.workload import Shape
+from support.results import save
 
 RUNS, QUICK_RUNS, WARM_UPS = 31, 9, 3
 HEAD_START = 1_000_000  # clock ticks that the device waits, so that launches are not timed
@@ -208,8 +209,7 @@ def main():
     for case in cases:
         right &= compare(case, cold, runs, rows)
         torch.cuda.empty_cache()
-        with open(sys.argv[2], "w", encoding="utf-8") as file:
-            json.dump({"context": context, "peers": rows}, file, indent=1)
+        save(sys.argv[2], json.dumps({"context": context, "peers": rows}, indent=1))
     return 0 if right else 1
 
 

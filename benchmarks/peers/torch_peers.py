@@ -155,9 +155,8 @@ def main():
     print(f"{'shape':28} {'peer':23} {'its time':>13} {'mhla':>13} {'ratio':>8}")
     rows = []
     right = [compare_form[case.form](case, rows) for case in chosen.values()]
-    with open(sys.argv[2], "w", encoding="utf-8") as file:
-        context = {**context, "torch": torch.__version__}
-        json.dump({"context": context, "peers": rows}, file, indent=1)
+    context = {**context, "torch": torch.__version__}
+    results.save(sys.argv[2], json.dumps({"context": context, "peers": rows}, indent=1))
     return 0 if all(right) else 1
 
 

@@ -1,7 +1,9 @@
-"""Reads results of the benchmarks: medians over the repetitions of each case."""
+"""Reads results of the benchmarks: medians over the repetitions of each case. Writes files."""
 
 import json
+import os
 import statistics
+from pathlib import Path
 
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 NOT_COUNTERS = {"family_index", "per_family_instance_index", "repetitions", "repetition_index",
@@ -29,6 +31,13 @@ class Case:
         """N of the shape."""
         frames, rows, columns = map(int, self.sizes["grid"].split("x"))
         return frames * rows * columns
+
+
+def save(path, text):
+    """Replaces a file at once. A program that is stopped leaves the old file or the new one."""
+    part = Path(f"{path}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
 
 
 def class_of(context):

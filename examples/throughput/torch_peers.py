@@ -21,6 +21,7 @@ import torch
 import torch_blocks
 
 from peers import torch_layers
+from support.results import save
 
 KINDS, MODES = ("softmax", "linear", "mhla"), ("eager", "compiled")
 SAMPLE = 8192  # queries
@@ -134,8 +135,7 @@ def compare(results, kinds, modes, path):
                       f" {ratios[0]:16.2f}x {ratios[1]:13.2f}x {row['bytes'] / 2**20:6.0f}",
                       flush=True)
                 peers.append(row)
-                with open(path, "w", encoding="utf-8") as file:
-                    json.dump({"torch": torch.__version__, "peers": peers}, file, indent=1)
+                save(path, json.dumps({"torch": torch.__version__, "peers": peers}, indent=1))
 
 
 @torch.inference_mode()

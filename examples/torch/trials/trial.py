@@ -6,7 +6,6 @@ steps and begin from the same weights. Seeds change data, order and weights.
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -16,6 +15,7 @@ import mhla_torch
 import tiny_vit
 import torch
 from peers.context import context_of, listed
+from support import results
 from torch import nn
 from torch.nn import functional
 from train import now, precision
@@ -195,9 +195,7 @@ def save(options, rows):
     """Replaces the files of the rows so far, and of their table."""
     for suffix, text in (("json", json.dumps({"context": options.context, "rows": rows}, indent=1)),
                          ("md", described(options, rows))):
-        part = Path(f"{options.output}.part")
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, f"{options.output}.{suffix}")
+        results.save(f"{options.output}.{suffix}", text)
 
 
 # ---- the command line ----------------------------------------------------------------------------
