@@ -100,10 +100,9 @@ int run(const Options& o) {
   const Matrix<float> unit = Matrix<float>::Identity(n, n);
   // Attention is linear in v: with the identity as v, the output is the attention matrix.
   const Matrix<float> p = mhla::softmax_bidirectional(mhla::inputs(tokens, tokens, unit));
-  const mhla::Diagnosis<float> of_softmax{p, mhla::numerical_rank(p), n, mhla::mean_row_entropy(p),
-                                          1};
+  const mhla::Diagnosis<float> soft{p, mhla::numerical_rank(p), n, mhla::mean_row_entropy(p), 1};
   const Matrix<double> t = tokens.cast<double>(), e = (t * t.transpose() / 8).array().exp();
-  add("softmax attention", all, of_softmax, mhla::softmax_workspace_bytes(in),
+  add("softmax attention", all, soft, mhla::softmax_workspace_bytes(in),
       e.rowwise().sum().cwiseInverse().asDiagonal() * e * t, [&](auto& out, auto& memory) {
         mhla::softmax_bidirectional(in, out, {}, {.workspace = memory});
       });

@@ -43,8 +43,12 @@ if [[ $name != claims && (! $name =~ ^[a-z0-9_]+$ || ! -f $repository/examples/$
   printf 'no example "%s"; there are: %s\n' "$name" "$(list | paste -sd ' ')" >&2
   exit 2
 fi
-if [[ $name == attention_map && $# == 0 ]]; then
-  set -- "$repository/examples/data/astronaut.png"
+if [[ $name == attention_map && ${1:--} == -* ]]; then  # a PICTURE comes first
+  set -- "$repository/examples/data/astronaut.png" "$@"
+fi
+if [[ $name == claims && ${1:-} == -* ]]; then
+  printf 'claims: the first argument is %s, expected a folder\n' "$1" >&2
+  exit 2
 fi
 
 packages=(g++ cmake ninja-build libeigen3-dev libstb-dev nlohmann-json3-dev libcli11-dev)
@@ -88,12 +92,12 @@ if [[ $name == claims ]]; then
 fi
 
 build_example "$name"
-if [[ $name =~ ^(write|extend)_text$ && " $* " != *" --text "* ]]; then
+if [[ $name =~ ^(write|extend)_text$ && " $*" != *" --text"[\ =]* ]]; then
   step "unpack the King James Bible"
   bible -l79 gen1:1-rev22:21 </dev/null >"$build_dir/kjv.txt"
   set -- --text "$build_dir/kjv.txt" "$@"
 fi
-if [[ $name == restore_video && " $* " != *" --video "* ]]; then
+if [[ $name == restore_video && " $*" != *" --video"[\ =]* ]]; then
   decode_video
   set -- --video "$build_dir/box.ppm" "$@"
 fi

@@ -20,6 +20,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -89,6 +90,10 @@ std::vector<Result> measure_all(const Options& o) {
         print_row(results.back());
       }
     }
+  }
+  if (results.empty()) {
+    throw std::runtime_error("--longest is " + std::to_string(o.longest_input) +
+                             ", expected at least the smallest input of a --model");
   }
   return results;
 }
