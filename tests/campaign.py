@@ -35,7 +35,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
 ALARM = 0.5
-JOBS = int(os.environ.get("MHLA_JOBS", os.cpu_count()))
+JOBS = int(os.environ.get("MHLA_JOBS") or os.cpu_count())
 
 # Programs with random problems, each with those of its tests that draw them.
 RANDOM = {"attention_test": "*Forward/*:*KeptSummaries/*:*Streams/*:Diagnose*",
@@ -69,6 +69,8 @@ def levels():
     return {"default": ""} | found
 
 
+LONGEST = 12 * 3600  # seconds of a step
+ENDLESS = 124  # status of a step that takes longer
 DEFAULT = {"default": ""}
 SANITIZERS = "-fno-sanitize-recover=all -g1 -fsanitize="
 PARTS = {
@@ -125,10 +127,13 @@ def in_place():
 def run(program, tests, **variables):
     """Runs tests of a program and returns its status and output."""
     prefix = in_place() if "thread" in Path(program).parts else []
-    done = subprocess.run(
-        [*prefix, program, f"--gtest_filter={tests}"], check=False, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=os.environ | {name: str(value) for name, value in variables.items()})
+    try:
+        done = subprocess.run(
+            [*prefix, program, f"--gtest_filter={tests}"], check=False, text=True, errors="replace",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LONGEST,
+            env=os.environ | {name: str(value) for name, value in variables.items()})
+    except subprocess.TimeoutExpired as late:
+        return ENDLESS, (late.stdout or b"").decode(errors="replace")
     return done.returncode, done.stdout
 
 
@@ -221,8 +226,12 @@ def step(program, tests, number):
         for error in re.findall(r"worst error (\S+) of the bound", outcome.text):
             if not re.search("half|bfloat16", outcome.name, re.I) and float(error) > ALARM:
                 alarms.append(f"{outcome.name} has {error} of its bound")
-        if not outcome.passed:
+        if not outcome.passed and status == ENDLESS:
+            failures.append(f"{program} --gtest_filter={outcome.name} does not end")
+        elif not outcome.passed:
             failures.append(shrunk(program, outcome))
+    if "Running 0 tests" in text:
+        failures.append(f"{program} --gtest_filter={tests} runs no test")
     if status and not failures:
         failures.append(f"{program} ended with {signal_name(status)}: {text[-300:]}")
     return cases, alarms, failures

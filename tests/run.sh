@@ -66,6 +66,15 @@ all=
 if [[ ${1:-} == --all ]]; then
   all=1
   shift
+fi
+# ctest ignores arguments that it does not know, and runs all tests.
+takes_option() { [[ $1 =~ ^-[A-Za-z] ]] || ctest --help | grep -wF -e "${1%%=*}" >/dev/null; }
+if (($#)) && { [[ $1 != -* ]] || ! takes_option "$1"; }; then
+  printf 'unknown argument %s, expected an option of ctest, such as -R REGEX, or one of:\n' "$1" >&2
+  sed -n 's/^#     /  /p' "$0" >&2
+  exit 2
+fi
+if [[ -n $all ]]; then
   require_packages libbenchmark-dev libopenmpi-dev libstb-dev zlib1g-dev libcli11-dev \
     dataset-fashion-mnist doxygen clang libclang-rt-dev  # for the reference and the fuzz test
 fi
