@@ -21,7 +21,7 @@ namespace {
 
 /// out_t = the mean of all v, computed by one worker after another; sums are kept on request.
 struct MeanForm {
-  static constexpr bool kKeeps = true;
+  static constexpr unsigned kKeeps = 1;
   const char* name = "mean";
 
   template <class T>
@@ -97,7 +97,7 @@ TEST(Form, MemoryThatIsKeptIsSharedOutAmongThePairs) {
   GuardedWorkspace kept(bytes);
   detail::run_form(MeanForm{}, in, Call{.kept = kept.get()});
   EXPECT_TRUE(kept.intact());
-  const detail::KeptMemory memory(MeanForm{}, in, kept.get(), detail::find_kept);
+  const detail::KeptMemory memory(MeanForm{}, in, kept.get(), detail::Kept::kRead);
   for (Index pair = 0; pair < 6; ++pair) {
     std::optional<detail::Arena> arena = memory.arena(pair / 3, pair % 3);
     ASSERT_TRUE(arena);

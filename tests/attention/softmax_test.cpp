@@ -87,7 +87,7 @@ template <bool kIsCausal>
 struct Softmax {
   static constexpr const char* kName = kIsCausal ? "softmax_causal" : "softmax_bidirectional";
   static constexpr bool kCausal = kIsCausal, kOperator = false, kMixes = false;
-  static constexpr bool kKeeps = false;
+  static constexpr unsigned kKeeps = 0;
 
   /// Scores of a few units, or of a few hundred.
   template <class T>

@@ -8,6 +8,7 @@
 #include "support/add_test.hpp"
 #include "support/allocations.hpp"
 #include "support/outputs.hpp"
+#include "support/stopping_executor.hpp"
 
 namespace mhla::test {
 namespace {
@@ -152,6 +153,27 @@ struct AttentionLayerContract {
     });
   }
 
+  void AForwardThatStopsLeavesNothingThatIsKept() const {
+    const auto all = make(0);
+    const AnyLayerRun& run = *all;
+    std::vector<std::byte> kept(run.kept_bytes(run.rows(), run.batch));
+    Matrix<double> y = run.x, dx = Matrix<double>::Constant(run.rows(), run.x.cols(), 7);
+    std::vector<double> gradients(run.parameters().size(), 7);
+    for (const Index calls : {0, 1, 2, 3, 5, 8, 13, 21, 34}) {
+      run.forward({.kept = kept});
+      StoppingExecutor stops{calls};
+      try {
+        run.forward(run.x, y, {.executor = stops, .kept = kept});
+        break;  // it has fewer calls
+      } catch (const std::runtime_error&) {
+      }
+      EXPECT_THROW(run.backward(run.x, run.dy, dx, {}, gradients, {.kept = kept}), option_error)
+          << calls;
+      EXPECT_TRUE((dx.array() == 7).all()) << calls;
+      EXPECT_EQ(std::ranges::count(gradients, 7), std::ssize(gradients)) << calls;
+    }
+  }
+
   void ACallWithAWorkspaceAllocatesNothing() const {
 #ifdef MHLA_TEST_COUNTS_MALLOC
     const auto all = make(0);
@@ -250,6 +272,7 @@ void add_attention_layer_tests(const std::string& suite,
   MHLA_ADD_TEST(suite, laws, StridesDoNotChangeABitAndNothingBesideRowsIsTouched);
   MHLA_ADD_TEST(suite, laws, AGradientThatIsNotWantedChangesNoOther);
   MHLA_ADD_TEST(suite, laws, LentMemoryGivesTheSameBitsAndOneByteLessIsRefused);
+  MHLA_ADD_TEST(suite, laws, AForwardThatStopsLeavesNothingThatIsKept);
   MHLA_ADD_TEST(suite, laws, ACallWithAWorkspaceAllocatesNothing);
   MHLA_ADD_TEST(suite, laws, BytesGrowWithTheBatchUntilTheyAreRefused);
   MHLA_ADD_TEST(suite, laws, WhatDoesNotFitIsRefusedBeforeAnythingIsTouched);

@@ -231,10 +231,10 @@ TEST(FindKept, FindsTheNumbersOfACopyThatBeginsElsewhereInALine) {
     for (const std::size_t further : {0u, 1u, 31u, 63u}) {
       const Workspace kept = Workspace(memory).subspan(from, bytes);
       std::ranges::copy(expected, numbers(kept).begin());
-      detail::mark_kept("f", kept, bytes);
+      detail::mark_kept(kept, bytes, detail::kept_mark(bytes, 1));
       test::MovedBytes copy(kept, further);
       for (int time = 0; time < 2; ++time) {
-        detail::find_kept("f", copy.get(), bytes);
+        detail::find_kept("f", copy.get(), bytes, detail::kept_mark(bytes, 1));
         EXPECT_TRUE(std::ranges::equal(numbers(copy.get()), expected)) << from << " " << further;
         EXPECT_TRUE(copy.intact());
       }
@@ -248,8 +248,8 @@ TEST(FindKept, RefusesWhatNoForwardPassOfTheseSizesHasWritten) {
   const auto message = [&](std::size_t from) {
     const std::vector<std::byte> before = memory;
     const Workspace kept = Workspace(memory).subspan(from);
-    const std::string text =
-        test::message_of<option_error>([&] { detail::find_kept("f", kept, kBytes); });
+    const std::string text = test::message_of<option_error>(
+        [&] { detail::find_kept("f", kept, kBytes, detail::kept_mark(kBytes, 1)); });
     EXPECT_EQ(memory, before);
     return text;
   };
@@ -262,11 +262,15 @@ TEST(FindKept, RefusesWhatNoForwardPassOfTheseSizesHasWritten) {
     }
     for (const std::size_t bytes : {kBytes - 64, kBytes + 64}) {
       std::ranges::fill(memory, std::byte{8});  // an offset that could be
-      detail::mark_kept("f", Workspace(memory).subspan(from), bytes);
+      detail::mark_kept(Workspace(memory).subspan(from), bytes, detail::kept_mark(bytes, 1));
       EXPECT_EQ(message(from), refusal) << from << " " << bytes;
     }
-    detail::mark_kept("f", Workspace(memory).subspan(from), kBytes);
+    detail::mark_kept(Workspace(memory).subspan(from), kBytes, detail::kept_mark(kBytes, 2));
+    EXPECT_EQ(message(from), refusal) << from;  // of another form
+    detail::mark_kept(Workspace(memory).subspan(from), kBytes, detail::kept_mark(kBytes, 1));
     EXPECT_EQ(message(from), "no exception") << from;
+    detail::begin_kept("f", Workspace(memory).subspan(from), kBytes);
+    EXPECT_EQ(message(from), refusal) << from;
   }
 }
 

@@ -11,6 +11,7 @@
 #include "support/any_gradient.hpp"
 #include "support/gradient_random.hpp"
 #include "support/message_of.hpp"
+#include "support/stopping_executor.hpp"
 
 namespace mhla::test {
 
@@ -72,6 +73,12 @@ struct GradientErrors {
       std::vector<std::byte> zeros(form.kept_bytes(p.inputs(), p, p.blocks));
       expect_rejected<option_error>(p, {{"kept has not been written, expected what the forward",
                                          [&](auto&, auto& call) { call.kept = zeros; }}});
+      form.forward(p.inputs(), p, p.blocks, {.kept = zeros});
+      StoppingExecutor stops{0};
+      EXPECT_THROW(form.forward(p.inputs(), p, p.blocks, {.executor = stops, .kept = zeros}),
+                   std::runtime_error);
+      expect_rejected<option_error>(
+          p, {{"kept has not been written", [&](auto&, auto& call) { call.kept = zeros; }}});
     }
     overlaps_are_rejected(p);
     repeated_elements_are_rejected(p);

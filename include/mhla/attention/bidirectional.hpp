@@ -80,7 +80,7 @@ namespace detail {
 
 template <class A, AttentionBlocks Blocks, class Op>
 struct BidirectionalForm {
-  static constexpr bool kKeeps = true;
+  static constexpr unsigned kKeeps = 1;
 
   const char* name;
   const Blocks& blocks;

@@ -8,7 +8,8 @@
 /// A form is an object that holds what all heads share, and one or several mixing matrices:
 ///
 ///     const char* name                                       the function that errors name
-///     static constexpr bool kKeeps                           whether it can keep summaries
+///     static constexpr unsigned kKeeps                       what it can keep: 0 nothing, or a
+///                                                            number for the same summaries
 ///     void check(in, out, argument) const                    throws if a head does not fit;
 ///                                                            `argument` is the name of `out`
 ///     std::size_t bytes(in, workers) const                   of workspace; reads no data
@@ -70,7 +71,7 @@ template <class F, class T>
 concept Form = Scalar<T> && requires(const F& form, const Inputs<T>& in, MatrixView<T> out,
                                      Arena& arena, Arena* kept, const ExecutorRef& executor) {
   { form.name } -> std::convertible_to<const char*>;
-  { F::kKeeps } -> std::convertible_to<bool>;
+  { F::kKeeps } -> std::convertible_to<unsigned>;
   form.check(in, MatrixView<const T>(out), "out");
   { form.bytes(in, Index{1}) } -> std::same_as<std::size_t>;
   form.run(arena, kept, in, out, executor);
@@ -130,7 +131,7 @@ std::size_t form_bytes(const F& form, const In& in, const ExecutorRef& executor)
 /// Bytes that are kept for the backward form, as many for every pair.
 template <class F, class In>
 std::size_t form_kept_bytes(const F& form, const In& in) {
-  if constexpr (F::kKeeps) {
+  if constexpr (F::kKeeps != 0) {
     const std::size_t most =
         most_bytes(in, [&](const auto& head) { return form.kept_bytes(head); });
     return static_cast<std::size_t>(
@@ -143,24 +144,31 @@ std::size_t form_kept_bytes(const F& form, const In& in) {
 /// Throws if memory for kept summaries is lent to a form that keeps nothing.
 template <class F>
 void expect_none_kept(const F& form, Workspace kept) {
-  if (F::kKeeps || kept.empty()) return;
+  if (F::kKeeps != 0 || kept.empty()) return;
   fail_option(form.name, "kept", "is set", "none: this form keeps nothing");
 }
+
+/// What a pass does with kept memory.
+enum class Kept { kWritten, kRead };
 
 /// Memory of the kept summaries, one share per pair.
 class KeptMemory {
  public:
-  /// \param settle  mark_kept before a forward, find_kept before a backward pass
-  /// \throws option_error unless `kept` is empty or has enough bytes; what settle throws.
-  template <class F, class In, class Settle>
-  KeptMemory(const F& form, const In& in, Workspace kept, const Settle& settle)
+  /// \throws option_error unless `kept` is empty or has enough bytes, which a forward pass of the
+  ///     form has written if they are read.
+  template <class F, class In>
+  KeptMemory(const F& form, const In& in, Workspace kept, Kept use)
       : memory_(kept), heads_(heads(in)) {
     expect_none_kept(form, kept);
     if (kept.empty()) return;
-    const std::size_t bytes = form_kept_bytes(form, in);
-    settle(form.name, kept, bytes);
-    share_ = bytes / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
+    bytes_ = form_kept_bytes(form, in);
+    mark_of_form_ = kept_mark(bytes_, F::kKeeps);
+    use == Kept::kRead ? find_kept(form.name, kept, bytes_, mark_of_form_)
+                       : begin_kept(form.name, kept, bytes_);
+    share_ = bytes_ / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
   }
+  /// Marks the memory after a forward pass.
+  void mark() const { mark_kept(memory_, bytes_, mark_of_form_); }
   /// Memory of head h of sequence s, none where nothing is kept.
   std::optional<Arena> arena(Index s, Index h) const {
     if (memory_.empty()) return std::nullopt;
@@ -170,6 +178,8 @@ class KeptMemory {
  private:
   Workspace memory_;
   Index heads_;
+  std::size_t bytes_ = 0;
+  std::uint64_t mark_of_form_ = 0;
   std::size_t share_ = 0;
 };
 
@@ -202,7 +212,7 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
   expect_form(form, in, out);
   const std::size_t bytes = form_bytes(form, in, call.executor);
   const Scratch scratch(form.name, call.workspace, bytes);
-  const KeptMemory kept(form, in, call.kept, mark_kept);
+  const KeptMemory kept(form, in, call.kept, Kept::kWritten);
   for_each_pair(in, call.executor, scratch.bytes().data(), bytes,
                 [&](Index s, Index h, std::byte* memory, const ExecutorRef& executor) {
                   Arena arena(memory);
@@ -211,6 +221,7 @@ void run_form(const F& form, const In& in, const std::type_identity_t<output_of<
                       .run(arena, keep ? &*keep : nullptr, head_inputs(in, s, h),
                            head_output(in, out, s, h), executor);
                 });
+  kept.mark();
 }
 
 /// The same; returns the output.

@@ -120,7 +120,7 @@ struct SingleBlockOperator {
 /// Its heads run together (linear_causal_heads.hpp), not as run_form has them.
 template <class A, class Op>
 struct LinearCausalForm {
-  static constexpr bool kKeeps = false;
+  static constexpr unsigned kKeeps = 0;
 
   const char* name;
   const Op& op;

@@ -18,8 +18,8 @@ struct Call {
   ExecutorRef executor{};
   /// Forward: memory for the summaries that the backward form reuses, at least *_kept_bytes(...);
   /// empty to keep nothing. Backward: the memory that forward wrote for the same inputs, or a copy
-  /// of its bytes, or empty. Backward may move the bytes. Memory that no forward of these sizes has
-  /// written is refused.
+  /// of its bytes, or empty. Backward may move the bytes. Memory that no forward of this form and
+  /// these sizes has written is refused.
   LentMemory kept{};
 };
 

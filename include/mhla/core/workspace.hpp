@@ -155,40 +155,48 @@ inline void expect_kept(const char* function, Workspace kept, std::size_t bytes)
 }
 
 /// Mark of memory of `bytes` bytes that a forward pass has written.
-inline std::uint64_t kept_mark(std::size_t bytes) { return 0x6D686C616B657074 ^ bytes; }
+/// \param form  differs between forms that keep other numbers
+inline std::uint64_t kept_mark(std::size_t bytes, std::uint64_t form) {
+  return 0x6D686C616B657074 ^ bytes ^ form << 56;
+}
 /// Address of the mark, before or after the numbers, where no Arena reaches.
 /// \param before  bytes before the numbers
 inline std::byte* kept_mark_in(Workspace kept, std::size_t bytes, Index before) {
-  constexpr std::size_t kMark = sizeof(kept_mark(bytes));
+  constexpr std::size_t kMark = sizeof(std::uint64_t);
   return kept.data() + (before < static_cast<Index>(kMark) ? bytes - 1 - kMark : 0);
 }
-/// Marks memory that a forward pass keeps. Kept data starts at the buffer's first cache line. The
-/// last byte stores the offset, so copies at other addresses stay valid. The mark distinguishes
+/// Marks memory that a forward pass has written. Kept data starts at the buffer's first cache line.
+/// The last byte stores the offset, so copies at other addresses stay valid. The mark distinguishes
 /// kept data from memory that no forward pass of these sizes has written.
-/// \throws as expect_kept
-inline void mark_kept(const char* function, Workspace kept, std::size_t bytes) {
-  expect_kept(function, kept, bytes);
+/// \param mark  kept_mark(bytes, form), or 0 for none
+inline void mark_kept(Workspace kept, std::size_t bytes, std::uint64_t mark) {
   if (kept.empty() || bytes == 0) return;
   const Index before = Arena::before_line(kept.data());
-  const std::uint64_t mark = kept_mark(bytes);
   kept[bytes - 1] = static_cast<std::byte>(before);
   std::memcpy(kept_mark_in(kept, bytes, before), &mark, sizeof(mark));
 }
-/// Checks the mark, and moves the numbers of a copy to the first cache line.
+/// Checks memory for a forward pass, and removes its mark: the pass may throw.
+/// \throws as expect_kept
+inline void begin_kept(const char* function, Workspace kept, std::size_t bytes) {
+  expect_kept(function, kept, bytes);
+  mark_kept(kept, bytes, 0);
+}
+/// Checks that the mark is `expected`, and moves the numbers of a copy to the first cache line.
 /// \throws as expect_kept, and option_error if the mark is not there.
-inline void find_kept(const char* function, Workspace kept, std::size_t bytes) {
+inline void find_kept(const char* function, Workspace kept, std::size_t bytes,
+                      std::uint64_t expected) {
   expect_kept(function, kept, bytes);
   if (kept.empty() || bytes == 0) return;
   const auto from = static_cast<Index>(kept[bytes - 1]), to = Arena::before_line(kept.data());
   std::uint64_t mark = 0;
   if (from < kBufferAlignment) std::memcpy(&mark, kept_mark_in(kept, bytes, from), sizeof(mark));
-  if (mark != kept_mark(bytes)) {
+  if (mark != expected) {
     fail_option(function, "kept", "has not been written", "what the forward pass kept");
   }
   if (from == to) return;
   std::memmove(kept.data() + to, kept.data() + from,
                bytes - static_cast<std::size_t>(kBufferAlignment));
-  mark_kept(function, kept, bytes);
+  mark_kept(kept, bytes, mark);
 }
 
 /// The caller's workspace, or allocated memory if the caller lends none.

@@ -259,7 +259,7 @@ void run_gradient(const Form& form, const In& in, const std::type_identity_t<dou
   expect_separate_gradients(form.name, in, dout, gradients, parameters,
                             mixing_places<scalar_of<In>>(form));
   Scratch scratch(form.name, call.workspace, form_gradient_bytes(form, in, sizes, call.executor));
-  const KeptMemory kept(form, in, call.kept, find_kept);
+  const KeptMemory kept(form, in, call.kept, Kept::kRead);
   const PairGroups<A> groups(form, scratch.arena(), in, sizes, call.executor);
   groups.run(parameters, call.executor,
              [&](Index s, Index h, const ParameterGradients<A>& sums, std::byte* memory,

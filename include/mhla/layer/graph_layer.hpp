@@ -126,11 +126,7 @@ class GraphLayer {
     if (again.bytes() > arena.bytes()) arena = again;
   }
   /// Returns the values that backward reads, in `kept` or in `tape`.
-  /// \param settle  mark_kept before a forward, find_kept before a backward pass
-  template <class Settle>
-  Tape tape_of(const char* function, Workspace kept, LayerRows rows, const Tape& tape,
-               const Settle& settle) const {
-    settle(function, kept, kept_bytes(rows.rows, rows.batch));
+  Tape tape_of(Workspace kept, LayerRows rows, const Tape& tape) const {
     if (kept.empty()) return tape;
     Arena arena(kept.data());
     return graph_.take_tape(arena, rows);
@@ -198,9 +194,12 @@ void GraphLayer<T>::forward(const In& x, const In& c, const Out& y, const LayerC
   take(counting, p, bytes);
   Scratch scratch(name, call.workspace, counting.bytes());
   take(scratch.arena(), p, bytes);
-  p.tape = tape_of(name, call.kept, rows, p.tape, mark_kept);
+  const std::size_t kept = kept_bytes(rows.rows, rows.batch);
+  begin_kept(name, call.kept, kept);
+  p.tape = tape_of(call.kept, rows, p.tape);
   p.y = y;
   graph_.forward(p);
+  mark_kept(call.kept, kept, kept_mark(kept, 0));
 }
 
 template <Accumulator T>
@@ -218,7 +217,9 @@ void GraphLayer<T>::adjoint(const In& x, const In& c, const In& dy, const Out& d
   take(counting, first, p, first_bytes, bytes);
   Scratch scratch(name, call.workspace, counting.bytes());
   take(scratch.arena(), first, p, first_bytes, bytes);
-  first.tape = p.tape = tape_of(name, call.kept, rows, p.tape, find_kept);
+  const std::size_t kept = kept_bytes(rows.rows, rows.batch);
+  find_kept(name, call.kept, kept, kept_mark(kept, 0));
+  first.tape = p.tape = tape_of(call.kept, rows, p.tape);
   if (call.kept.empty()) graph_.forward(first);
   p.dy = dy, p.dx = dx, p.dc = dc, p.gradients = gradients;
   graph_.backward(p);
