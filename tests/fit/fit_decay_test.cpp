@@ -83,7 +83,7 @@ TEST(FitDecay, RefusesWhatIsNoCausalMatrix) {
             "mhla::fit_decay: terms is 0, expected at least 1");
   const MixingMatrix<double> wide(Matrix<double>::Ones(2, 3));
   EXPECT_EQ(message_of<shape_error>([&] { fit_decay(wide); }),
-            "mhla::fit_decay: mixing has shape [2, 3], expected [2, 2] (query blocks, key blocks)");
+            "mhla::fit_decay: m has shape [2, 3], expected [2, 2] (query blocks, key blocks)");
   const MixingMatrix<double> endless(Matrix<double>::Constant(2, 2, std::nan("")));
   EXPECT_EQ(message_of<option_error>([&] { fit_decay(endless); }),
             "mhla::fit_decay: m has a coefficient that is not finite, expected finite ones");

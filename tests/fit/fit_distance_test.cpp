@@ -123,7 +123,7 @@ TEST(FitDistance, RefusesWhatIsNoMatrixOfTheGrid) {
   EXPECT_EQ(text([&] {
               fit_distance(m, {2, 4}, {3, 3});
             }),
-            "mhla::fit_distance: mixing has shape [6, 6], expected [8, 8] (query blocks, key "
+            "mhla::fit_distance: m has shape [6, 6], expected [8, 8] (query blocks, key "
             "blocks)");
   EXPECT_EQ(text([&] {
               fit_distance(m, {2, 3}, {3, 7});

@@ -146,7 +146,7 @@ TEST(FitMixing, RefusesSeveralMatrices) {
   const auto in = inputs(x, x, x);
   const auto text = [](auto&& call) { return message_of<shape_error>(call); };
   EXPECT_EQ(text([&] { fit_mixing(in, blocks, Operator{EluPlusOne{}}, x, two); }),
-            "mhla::MixingFit::add: mixing has 2 matrices, expected 1, for one head");
+            "mhla::MixingFit: start has 2 matrices, expected one, such as matrix(0)");
   const std::string rest = " has 2 matrices, expected one, such as matrix(0)";
   MixingFit<double> fit(one);
   fit.add(in, blocks, Operator{EluPlusOne{}}, x);

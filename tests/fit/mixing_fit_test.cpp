@@ -96,6 +96,29 @@ TEST(MixingFit, KeepsBandNonzerosAndSum) {
   EXPECT_GT((any.dense().array() > 0).count(), 24);
 }
 
+TEST(MixingFit, SumsToOneScaleRowsWhereANormaliserDivides) {
+  const Head head(4, 64, 8, 8);
+  std::vector<unsigned char> keep(64, 1);
+  std::fill(keep.end() - 16, keep.end(), 0);  // two blocks without keys, which nothing should read
+  auto in = head.in();
+  in.query_mask = in.key_mask = keep;
+  for (const double ridge : {0.0, 0.1}) {
+    Fit fit(locality<double>(8));
+    fit.add(in, Contiguous(64, 8), Operator{Relu{}}, softmax_bidirectional(in));
+    const MixingMatrix<double> prior = locality<double>(8);
+    const Matrix<double> any = fit.solve({.ridge = ridge, .prior = prior}).dense(),
+                         sums = fit.solve({.ridge = ridge, .prior = prior, .sum_to_one = true})
+                                    .dense();
+    for (Index i = 0; i < 6; ++i) {
+      EXPECT_NEAR(sums.row(i).sum(), 1, 1e-12) << i;
+      if (ridge > 0) continue;
+      const auto row = any.row(i);
+      EXPECT_LE((sums.row(i) - row / row.sum()).cwiseAbs().maxCoeff(), 1e-12) << i;
+      EXPECT_EQ(sums.row(i).tail(2).maxCoeff(), 0) << i;
+    }
+  }
+}
+
 TEST(MixingFit, RidgePullsToThePrior) {
   const Head head(5, 64, 4, 6);
   const Contiguous blocks(64, 8);
@@ -112,8 +135,10 @@ TEST(MixingFit, RidgePullsToThePrior) {
   band.add(head.in(), blocks, Operator{Relu{}}, softmax_bidirectional(head.in()));
   const MixingMatrix<double> pulled =
       band.solve({.ridge = 1e6, .prior = prior, .sum_to_one = true});
-  for (Index i = 1; i < 7; ++i) {  // the nearest row with the sum 1 is the prior plus a constant
-    EXPECT_NEAR(pulled(i, i) - pulled(i, i + 1), prior(i, i) - prior(i, i + 1), 1e-4) << i;
+  for (Index i = 1; i < 7; ++i) {
+    const double sum = prior(i, i - 1) + prior(i, i) + prior(i, i + 1);
+    EXPECT_NEAR(pulled(i, i), prior(i, i) / sum, 1e-4) << i;
+    EXPECT_NEAR(pulled(i, i + 1), prior(i, i + 1) / sum, 1e-4) << i;
   }
   Fit free(prior);
   free.add(head.in(), blocks, Operator{Relu{}, Relu{}, NoNormalizer{}}, head.v);
@@ -236,7 +261,7 @@ TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
             "numbers >= 0");
   const MixingMatrix<double> small = locality<double>(3);
   EXPECT_EQ(shape([&] { fit.solve({.prior = small}); }),
-            "mhla::MixingFit::solve: mixing has shape [3, 3], expected [4, 4] (query blocks, key "
+            "mhla::MixingFit::solve: prior has shape [3, 3], expected [4, 4] (query blocks, key "
             "blocks)");
   MixingMatrix<double> endless = locality<double>(4);
   endless.at(2, 1) = std::numeric_limits<double>::infinity();
@@ -244,7 +269,7 @@ TEST(MixingFit, RefusesWhatDoesNotFitAndAddsNothing) {
             "mhla::MixingFit::solve: prior has a coefficient that is not finite, expected finite "
             "ones");
   EXPECT_EQ(shape([&] { fit.residual(small); }),
-            "mhla::MixingFit::residual: mixing has shape [3, 3], expected [4, 4] (query blocks, "
+            "mhla::MixingFit::residual: m has shape [3, 3], expected [4, 4] (query blocks, "
             "key blocks)");
 }
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <Eigen/QR>
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -136,6 +138,41 @@ TEST(Nonnegative, KeepsTheLimitOnNonzerosAndMostlyFindsTheBestChoice) {
     best += p.residual(x) <= least + rounding;
   }
   EXPECT_GT(best, 0.9 * kProblems);
+}
+
+// From many positive entries, a limit takes out what a new solution after each removal would.
+TEST(Nonnegative, TakesOutTheCheapestEntryEachTime) {
+  for (const int seed : {1, 2, 3, 4, 5}) {
+    Random rng(static_cast<std::uint64_t>(seed));
+    constexpr Index kCount = 30, kMost = 8;
+    const Matrix<double> a = rng.matrix<double>(80, kCount);
+    const LeastSquares p(a, a * Matrix<double>::Ones(kCount, 1) + 0.5 * rng.matrix<double>(80, 1));
+    const auto of = [&](const std::vector<Index>& chosen) {
+      const Eigen::MatrixXd columns = p.a(Eigen::all, chosen);
+      return Eigen::VectorXd(columns.completeOrthogonalDecomposition().solve(p.f));
+    };
+    const auto residual = [&](const std::vector<Index>& chosen) {
+      return (p.a(Eigen::all, chosen) * of(chosen) - p.f).squaredNorm();
+    };
+    std::vector<Index> chosen(kCount);
+    std::iota(chosen.begin(), chosen.end(), 0);
+    while (std::ssize(chosen) > kMost) {
+      std::vector<Index> best;
+      for (const Index j : chosen) {
+        std::vector<Index> rest = chosen;
+        std::erase(rest, j);
+        if (best.empty() || residual(rest) < residual(best)) best = rest;
+      }
+      chosen = best;
+    }
+    ASSERT_GT(of(chosen).minCoeff(), 0) << seed;
+    const std::vector<double> x = p.solution({.nonzeros = kMost});
+    for (Index j = 0; j < kCount; ++j) {
+      const auto found = std::find(chosen.begin(), chosen.end(), j);
+      const double expected = found == chosen.end() ? 0 : of(chosen)(found - chosen.begin());
+      EXPECT_NEAR(x[static_cast<std::size_t>(j)], expected, 1e-10) << seed << ", " << j;
+    }
+  }
 }
 
 // Entries that satisfy the Karush-Kuhn-Tucker conditions have the least residual.

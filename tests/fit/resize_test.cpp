@@ -136,7 +136,7 @@ TEST(Resize, RefusesWhatIsNoMatrixOfTheGrid) {
     return message_of<mhla::error>([&] { resize(MixingMatrix<float>(m), from, to); });
   };
   EXPECT_EQ(call({2, 3}, 4),
-            "mhla::resize: mixing has shape [4, 4], expected [6, 6] (query blocks, key blocks)");
+            "mhla::resize: m has shape [4, 4], expected [6, 6] (query blocks, key blocks)");
   EXPECT_EQ(call(4, {1, 0, 2}), "mhla::resize: to is [1, 0, 2], expected sizes >= 1");
   m(1, 2) = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(call(4, 8),

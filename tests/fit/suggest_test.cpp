@@ -54,10 +54,31 @@ TEST(SuggestFromData, CrossAttentionHalvesBothSides) {
   EXPECT_EQ(worth[3].queries, GridShape(1));
 }
 
+TEST(SuggestFromData, PriorsOfFewerBlocksAreMeans) {
+  Random rng(3);
+  const auto x = rng.matrix<double>(64, 6), v = rng.matrix<double>(64, 4);
+  const auto in = inputs(x, x, v);
+  const Operator op{Relu{}, Relu{}, NoNormalizer{}};
+  MixingFit<double> fit(locality<double>(8));
+  fit.add(in, Contiguous(64, 8), op, softmax_bidirectional(in));
+  const MixingMatrix<double> prior(rng.matrix<double>(8, 8).cwiseAbs());
+  const auto worth = suggest_from_data(fit, 8, {.ridge = 0.5, .prior = prior});
+  ASSERT_EQ(worth.size(), 4u);
+  Matrix<double> means(4, 4);
+  for (Index i = 0; i < 4; ++i) {
+    for (Index b = 0; b < 4; ++b) means(i, b) = prior.dense().block(2 * i, 2 * b, 2, 2).mean();
+  }
+  const std::vector<Index> pairs{0, 0, 1, 1, 2, 2, 3, 3};
+  const auto half = fit.coarser(pairs);
+  const MixingMatrix<double> coarse(means);
+  EXPECT_NEAR(worth[1].residual, half.residual(half.solve({.ridge = 0.5, .prior = coarse})).total,
+              1e-12);
+}
+
 TEST(SuggestFromData, RefusesAnotherNumberOfBlocks) {
   const MixingFit<double> fit(locality<double>(4));
   EXPECT_EQ(message_of<shape_error>([&] { suggest_from_data(fit, GridShape(2, 3)); }),
-            "mhla::suggest_from_data: mixing has shape [4, 4], expected [6, 6] (query blocks, key "
+            "mhla::suggest_from_data: fit has shape [4, 4], expected [6, 6] (query blocks, key "
             "blocks)");
   EXPECT_EQ(message_of<option_error>([&] { suggest_from_data(fit, 0); }),
             "mhla::suggest_from_data: queries is [1, 1, 0], expected sizes >= 1");

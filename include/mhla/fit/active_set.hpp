@@ -65,22 +65,16 @@ class NonnegativeSolver {
     }
   }
 
-  /// Bans the free entry whose removal raises the residual least.
-  void ban_cheapest() {
-    const std::vector<double> along = solved([this](Index j) { return weight(j); });
-    const double total = weighted_sum(along);
-    Index positive = 0;  // positive weights: the last must stay
-    for (Index j = 0; j < n_; ++j) positive += !banned_[at(j)] && weight(j) > 0;
-    std::size_t cheapest = free_.size();
-    double least = 0;
-    for (std::size_t p = 0; p < free_.size(); ++p) {
-      if (positive == 1 && weight(free_[p]) > 0) continue;
-      const std::vector<double> column = solved([&](Index j) { return j == free_[p] ? 1.0 : 0.0; });
-      const double inverse = column[p] - (fixed() ? along[p] * along[p] / total : 0);
-      const double x = x_[at(free_[p])], cost = x * x / inverse;
-      if (cheapest == free_.size() || cost < least) least = cost, cheapest = p;
+  /// Bans free entries until `most` are left, each time the one whose removal raises the residual
+  /// least. Their inverse matrix changes with each removal. A removal that would make entries
+  /// negative, or an entry worth freeing, is followed by solve().
+  void prune(Index most) {
+    while (nonzeros() > most) {
+      Matrix<double> inverse = this->inverse();
+      while (nonzeros() > most && remove_cheapest(inverse)) {
+      }
+      solve();  // exactly
     }
-    banned_[at(free_[cheapest])] = true;
   }
 
  private:
@@ -94,6 +88,56 @@ class NonnegativeSolver {
     double sum = 0;
     for (std::size_t p = 0; p < y.size(); ++p) sum += weight(free_[p]) * y[p];
     return sum;
+  }
+
+  /// Returns the inverse of the part of G + shift w w^T of the free entries.
+  Matrix<double> inverse() const {
+    Matrix<double> all(nonzeros(), nonzeros());
+    for (Index p = 0; p < all.rows(); ++p) {
+      const Index unit = free_[at(p)];
+      const std::vector<double> row = solved([&](Index j) { return j == unit ? 1.0 : 0.0; });
+      std::copy(row.begin(), row.end(), all.row(p).data());
+    }
+    return all;
+  }
+
+  /// Bans the free entry whose removal raises the residual least, and moves x to the minimum.
+  /// \param inverse  of the free entries, before and after
+  /// \return false if x has not moved, or is not the minimum of all entries that are not banned
+  bool remove_cheapest(Matrix<double>& inverse) {
+    const Index count = nonzeros(), last = count - 1;
+    Eigen::VectorXd w(count), x(count);
+    Index positive = 0;  // positive weights: the last must stay
+    for (Index j = 0; j < n_; ++j) positive += !banned_[at(j)] && weight(j) > 0;
+    for (Index p = 0; p < count; ++p) w(p) = weight(free_[at(p)]), x(p) = x_[at(free_[at(p)])];
+    Matrix<double> within = inverse;  // among entries with the same w^T x
+    if (fixed()) {
+      const Eigen::VectorXd along = inverse * w;
+      within -= along * (along.transpose() / w.dot(along));
+    }
+    Index cheapest = -1;
+    double least = 0;
+    for (Index p = 0; p < count; ++p) {
+      if (positive == 1 && w(p) > 0) continue;
+      const double cost = x(p) * x(p) / within(p, p);
+      if (cheapest < 0 || cost < least) least = cost, cheapest = p;
+    }
+    banned_[at(free_[at(cheapest)])] = true;
+    x -= within.col(cheapest) * (x(cheapest) / within(cheapest, cheapest));
+    x(cheapest) = 0;
+    for (Index p = 0; p < count; ++p) {
+      if (p != cheapest && !(x(p) > 0)) return false;
+    }
+    for (Index p = 0; p < count; ++p) x_[at(free_[at(p)])] = x(p);
+    // The entry changes places with the last one, and leaves.
+    std::swap(free_[at(cheapest)], free_.back());
+    free_.pop_back();
+    inverse.row(cheapest).swap(inverse.row(last));
+    inverse.col(cheapest).swap(inverse.col(last));
+    const Eigen::VectorXd column = inverse.col(last).head(last) / inverse(last, last);
+    inverse = (inverse.topLeftCorner(last, last) - column * inverse.row(last).head(last)).eval();
+    useless_ = banned_;
+    return steepest() < 0;
   }
 
   /// Row j of G times x.

@@ -18,6 +18,7 @@
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/policy/mixing_matrix.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -113,6 +114,24 @@ inline Index expect_groups(const char* function, const char* argument,
                 "groups from 0 on, each with a block");
   }
   return last + 1;
+}
+
+/// Returns the means of the coefficients between groups of query blocks and of key blocks.
+/// \param order  the causal form does not read coefficients above the diagonal
+template <class A>
+MixingMatrix<A> mean_of_groups(const MixingView<const A>& m, std::span<const Index> queries,
+                               Index query_groups, std::span<const Index> keys, Index key_groups,
+                               Order order) {
+  Matrix<A> sums = Matrix<A>::Zero(query_groups, key_groups), members = sums;
+  for (Index i = 0; i < m.rows(); ++i) {
+    for (Index b = 0; b < (order == Order::kCausal ? i + 1 : m.cols()); ++b) {
+      const Index row = queries[static_cast<std::size_t>(i)],
+                  column = keys[static_cast<std::size_t>(b)];
+      sums(row, column) += m(i, b);
+      members(row, column) += 1;
+    }
+  }
+  return MixingMatrix<A>(sums.cwiseQuotient(members.cwiseMax(A(1))).eval());
 }
 
 }  // namespace detail

@@ -37,7 +37,7 @@ requires DifferentiableNormalizer<detail::normalizer_t<Op>> Matrix<double> mixin
     const Inputs<T>& in, const Blocks& blocks,
     const std::type_identity_t<MixingView<const accumulator_t<T>>>& m,
     const std::type_identity_t<MixingView<const accumulator_t<T>>>& replacement, const Op& op = {},
-    Order order = Order::kBidirectional, const Call& call = {});
+    Order order = Order::kBidirectional, const ExecutorRef& executor = {});
 
 // ------------------------------------------------------------------------------------------------
 
@@ -82,14 +82,15 @@ Matrix<double> weight_sums(const NaiveProblem<double, Z>& p) {
 /// Outputs of a form without a normaliser, from features, values and coefficients.   // [Nq,E]
 template <class Z, class Blocks>
 Matrix<double> numerators(const NaiveProblem<double, Z>& p, const Blocks& blocks,
-                          const Matrix<double>& coefficients, const Call& call) {
+                          const Matrix<double>& coefficients, const ExecutorRef& executor) {
   const MixingMatrix<double> mixing(coefficients);
   const Inputs<double> tokens = inputs(p.q, p.k, p.v);
   const Operator plain{Identity{}, Identity{}, NoNormalizer{}};
   if constexpr (BlocksOf<Blocks>) {
-    if (p.order == Order::kCausal) return causal(tokens, blocks, mixing, plain, call);
+    if (p.order == Order::kCausal)
+      return causal(tokens, blocks, mixing, plain, {.executor = executor});
   }
-  return bidirectional(tokens, blocks, mixing, plain, call);
+  return bidirectional(tokens, blocks, mixing, plain, {.executor = executor});
 }
 
 /// The denominator den(r), and a bound of its rounding error and that of r.
@@ -115,7 +116,7 @@ requires DifferentiableNormalizer<detail::normalizer_t<Op>> Matrix<double> mixin
     const Inputs<T>& in, const Blocks& blocks,
     const std::type_identity_t<MixingView<const accumulator_t<T>>>& m,
     const std::type_identity_t<MixingView<const accumulator_t<T>>>& replacement, const Op& op,
-    Order order, const Call& call) {
+    Order order, const ExecutorRef& executor) {
   constexpr const char* kName = "mixing_change_bound";
   using D = Matrix<double>;
   detail::expect_shared(kName, "replacement", replacement.matrices());
@@ -137,9 +138,9 @@ requires DifferentiableNormalizer<detail::normalizer_t<Op>> Matrix<double> mixin
     p.mixing = coefficients;
     return detail::weight_sums(p);
   };
-  const D numerator = detail::numerators(before, blocks, mixing, call);
-  const D size = detail::numerators(sizes, blocks, mixing.cwiseAbs(), call);
-  const D change = detail::numerators(sizes, blocks, (after - mixing).cwiseAbs(), call);
+  const D numerator = detail::numerators(before, blocks, mixing, executor);
+  const D size = detail::numerators(sizes, blocks, mixing.cwiseAbs(), executor);
+  const D change = detail::numerators(sizes, blocks, (after - mixing).cwiseAbs(), executor);
   const D r = sums(before, mixing), r_after = sums(before, after),
           r_size = sums(sizes, mixing.cwiseAbs()), r_after_size = sums(sizes, after.cwiseAbs());
 

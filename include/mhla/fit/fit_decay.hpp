@@ -104,7 +104,7 @@ DecayMixing<A> fit_decay(const MixingFit<A>& fit, Index terms) {
 template <class A>
 DecayMixing<std::remove_const_t<A>> fit_decay(const MixingView<A>& m, Index terms) {
   detail::expect_terms(terms);
-  detail::expect_mixing("fit_decay", m, m.rows(), m.rows());
+  detail::expect_mixing("fit_decay", m, m.rows(), m.rows(), "m");
   detail::expect_finite("fit_decay", "m", m, Order::kCausal);
   const Index blocks = m.rows();
   return detail::solve_decay<

@@ -123,7 +123,7 @@ FittedDistance<std::remove_const_t<A>> fit_distance(const MixingView<A>& m, Grid
   constexpr const char* kName = "fit_distance";
   detail::expect_offsets_of(blocks, offsets);
   const Index count = blocks[0] * blocks[1] * blocks[2];
-  detail::expect_mixing(kName, m, count, count);
+  detail::expect_mixing(kName, m, count, count, "m");
   if (m.sequences() > 1) {
     detail::fail_shape(kName, "m", "has " + detail::matrices_text(m) + " matrices",
                        "one, or one per head");
@@ -171,7 +171,7 @@ FittedDistance<A> fit_distance(const MixingFit<A>& fit, GridShape blocks, GridSh
   constexpr const char* kName = "fit_distance";
   detail::expect_offsets_of(blocks, offsets);
   const Index count = blocks[0] * blocks[1] * blocks[2];
-  detail::expect_mixing(kName, fit.start().view(), count, count);
+  detail::expect_mixing(kName, fit.start().view(), count, count, "fit");
   const bool causal = fit.order() == Order::kCausal;
   for (Index i = 0; i < count; ++i) {
     if (std::ssize(fit.columns(i)) < (causal ? i + 1 : count)) {

@@ -19,7 +19,9 @@ struct FitOptions {
   double ridge = 0;
   MixingView<const A> prior{};  ///< target of the ridge, such as locality; absent: 0
   Index nonzeros = 0;           ///< largest number of nonzero coefficients per row; 0: no limit
-  bool sum_to_one = false;      ///< rows sum to 1, whatever their denominators
+  /// Rows sum to 1. Where a normaliser divides, it cancels their factor: rows are fitted without
+  /// this constraint, and then divided by their sums. The prior counts up to a factor, too.
+  bool sum_to_one = false;
 };
 
 /// Distance of outputs from their targets: the root of the sum of squared differences over that of

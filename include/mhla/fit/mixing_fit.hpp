@@ -11,21 +11,22 @@
 /// Otherwise a second fit, from the result of the first, comes closer to it.
 ///
 /// Where a normaliser divides, a common factor of a row cancels. The factor is chosen to keep the
-/// mean of the denominators: otherwise small denominators would look good. normalize_rows makes
-/// rows sum to 1.
+/// mean of the denominators: otherwise small denominators would look good. FitOptions::sum_to_one
+/// divides the rows of the result by their sums.
 ///
 ///     mhla::MixingFit<float> fit(mhla::locality(blocks));  // or a banded or sparse start
 ///     for (const auto& example : examples) fit.add(example.in, blocks, op, example.target);
 ///     const auto m = fit.solve();  // fit.residual(m).total
 ///
-/// The same sums serve coarser blocks (coarser), few nonzeros, and any prior. For a matrix per
-/// head, use a MixingFit per head.
+/// The same sums serve coarser blocks, few nonzeros and any prior. Heads have a MixingFit each.
 /// Cost per head, with M coefficients per row: 2 N M D E + N M^2 E flops in double, and memory of
-/// (M + 1)^2 numbers for each of M rows. Cost of solve: nonnegative.hpp.
+/// (M + 1)^2 numbers for each of M rows, twice as many while an example is added. Cost of solve:
+/// nonnegative.hpp.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -48,6 +49,7 @@ class MixingFit {
  public:
   /// \param start  the matrix whose denominators weigh the tokens. Coefficients of its pattern are
   ///     fitted; for the causal form, on and below the diagonal. Rows without a query stay.
+  /// \throws option_error for a coefficient that is not finite.
   explicit MixingFit(const MixingMatrix<A>& start, Order order = Order::kBidirectional);
 
   /// Adds the heads of an example: the inputs of the form, and the output that it should give.
@@ -81,8 +83,8 @@ class MixingFit {
   MixingFit coarser(std::span<const Index> queries, std::span<const Index> keys) const;
   MixingFit coarser(std::span<const Index> blocks) const { return coarser(blocks, blocks); }
 
-  /// Returns the problem of coefficients x that all rows share: m_ib = sum_l x_l basis(l, i, b), l
-  /// < count, over the fitted coefficients. Cost: M^3 count.
+  /// Returns the problem of coefficients x that all rows share: over the fitted coefficients, m_ib =
+  /// sum_l x_l basis(l, i, b), l < count. Cost: M^3 count.
   /// \throws option_error if the denominators of all queries sum to 0 or less, or to no number.
   template <class Basis>
   NormalEquations normal_equations(Index count, Basis&& basis) const;
@@ -108,6 +110,7 @@ class MixingFit {
 
 template <Accumulator A>
 MixingFit<A>::MixingFit(const MixingMatrix<A>& start, Order order) : start_(start), order_(order) {
+  detail::expect_finite("MixingFit", "start", start.view(), order);
   for (Index i = 0; i < start.rows(); ++i) {
     std::vector<Index>& row = columns_.emplace_back();
     start.pattern().for_each_in_row(i, [&](Index b, Index) {
@@ -161,26 +164,31 @@ void MixingFit<A>::solve_row(Index i, const FitOptions<A>& options, MixingMatrix
   const std::span<const Index> blocks = columns(i);
   const Index n = sums.columns();
   if (n == 0 || sums.queries == 0) return;
-  Matrix<double> gram = sums.symmetric();
-  std::vector<double> right(static_cast<std::size_t>(n));
-  const double ridge = options.ridge * sums.mean_diagonal();
-  for (Index r = 0; r < n; ++r) {
-    double& entry = right[static_cast<std::size_t>(r)];
-    entry = sums.right(r);
-    gram(r, r) += ridge;
-    if (!options.prior.absent())
-      entry += ridge * double{options.prior(i, blocks[static_cast<std::size_t>(r)])};
-  }
-  std::vector<double> weights;
-  if (options.sum_to_one) {
-    weights.assign(right.size(), 1.0);
-  } else if (divides_) {
+  std::vector<double> weights, right(static_cast<std::size_t>(n));
+  if (divides_) {
     detail::expect_denominators("MixingFit::solve", sums.sum,
                                 " in query block " + std::to_string(i));
     for (Index r = 0; r < n; ++r) weights.push_back(sums.sums(0, r) / sums.sum);
+  } else if (options.sum_to_one) {
+    weights.assign(right.size(), 1.0);
   }
-  const std::vector<double> row =
+  std::vector<double> prior(right.size());
+  for (std::size_t r = 0; r < prior.size() && !options.prior.absent(); ++r) {
+    prior[r] = double{options.prior(i, blocks[r])};
+  }
+  const bool scales = divides_ && options.sum_to_one;
+  const double of_prior = std::inner_product(weights.begin(), weights.end(), prior.begin(), 0.0);
+  Matrix<double> gram = sums.symmetric();
+  const double ridge = options.ridge * sums.mean_diagonal();
+  for (Index r = 0; r < n; ++r) {
+    const std::size_t at = static_cast<std::size_t>(r);
+    gram(r, r) += ridge;
+    right[at] = sums.right(r) + ridge * prior[at] / (scales && of_prior > 0 ? of_prior : 1);
+  }
+  std::vector<double> row =
       nonnegative_least_squares(gram, right, {.weights = weights, .nonzeros = options.nonzeros});
+  const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+  for (double& x : row) x /= scales ? sum : 1;
   for (std::size_t r = 0; r < row.size(); ++r) m.at(i, blocks[r]) = static_cast<A>(row[r]);
 }
 
@@ -195,7 +203,7 @@ MixingMatrix<A> MixingFit<A>::solve(const FitOptions<A>& options,
                         "finite numbers >= 0");
   }
   if (!options.prior.absent()) {
-    detail::expect_mixing(kName, options.prior, start_.rows(), start_.cols());
+    detail::expect_mixing(kName, options.prior, start_.rows(), start_.cols(), "prior");
     detail::expect_finite(kName, "prior", options.prior, order_);
   }
   MixingMatrix<A> m = start_;
@@ -206,7 +214,7 @@ MixingMatrix<A> MixingFit<A>::solve(const FitOptions<A>& options,
 template <Accumulator A>
 FitResidual MixingFit<A>::residual(const MixingView<const A>& m) const {
   constexpr const char* kName = "MixingFit::residual";
-  detail::expect_mixing(kName, m, start_.rows(), start_.cols());
+  detail::expect_mixing(kName, m, start_.rows(), start_.cols(), "m");
   detail::expect_within(kName, m, start_.pattern(), order_);
   const auto relative = [](double squares, double targets) {
     return targets > 0   ? std::sqrt(squares / targets)
@@ -275,19 +283,11 @@ MixingFit<A> MixingFit<A>::coarser(std::span<const Index> queries,
   const auto group = [](std::span<const Index> groups, Index b) {
     return groups[static_cast<std::size_t>(b)];
   };
-  Matrix<A> start = Matrix<A>::Zero(mq, mk), members = start;
   for (Index i = 0; i < start_.rows(); ++i) {
-    const Index last = causal ? i + 1 : start_.cols();
-    if (std::ssize(columns(i)) < last) {
-      detail::fail_option(kName, "fit", "starts from a band or lists of blocks",
-                          "all coefficients");
-    }
-    for (Index b = 0; b < last; ++b) {
-      start(group(queries, i), group(keys, b)) += start_(i, b);
-      members(group(queries, i), group(keys, b)) += 1;
-    }
+    if (std::ssize(columns(i)) == (causal ? i + 1 : start_.cols())) continue;
+    detail::fail_option(kName, "fit", "starts from a band or lists of blocks", "all coefficients");
   }
-  MixingFit coarse(MixingMatrix<A>(start.cwiseQuotient(members.cwiseMax(A(1))).eval()), order_);
+  MixingFit coarse(detail::mean_of_groups<A>(start_.view(), queries, mq, keys, mk, order_), order_);
   for (Index i = 0; i < start_.rows(); ++i) {
     coarse.sums_[static_cast<std::size_t>(group(queries, i))].add(
         sums_[static_cast<std::size_t>(i)], [&](Index b) { return group(keys, b); });

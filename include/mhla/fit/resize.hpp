@@ -118,7 +118,7 @@ void expect_grids(const MixingView<A>& m, const BlockGrids& from, const BlockGri
   for (const GridShape& grid : {from.queries, from.keys}) expect_grid("resize", "from", grid);
   for (const GridShape& grid : {to.queries, to.keys}) expect_grid("resize", "to", grid);
   const auto blocks = [](const GridShape& grid) { return grid[0] * grid[1] * grid[2]; };
-  expect_mixing("resize", m, blocks(from.queries), blocks(from.keys));
+  expect_mixing("resize", m, blocks(from.queries), blocks(from.keys), "m");
 }
 
 /// Returns the coefficients of m. Throws unless all are finite.

@@ -64,25 +64,34 @@ inline std::vector<Index> halving_groups(GridShape blocks) {
 }  // namespace detail
 
 template <Accumulator A>
-std::vector<BlockCountResidual> suggest_from_data(
-    const MixingFit<A>& fit, GridShape queries, GridShape keys,
-    const std::type_identity_t<FitOptions<A>>& options, const ExecutorRef& executor) {
+std::vector<BlockCountResidual> suggest_from_data(const MixingFit<A>& fit, GridShape queries,
+                                                  GridShape keys,
+                                                  const std::type_identity_t<FitOptions<A>>& of_fit,
+                                                  const ExecutorRef& executor) {
   constexpr const char* kName = "suggest_from_data";
   const auto blocks_of = [](const char* argument, GridShape blocks) {
     detail::expect_grid(kName, argument, blocks);
     return detail::checked_product(kName, argument, {blocks[0], blocks[1], blocks[2]});
   };
   const Index mq = blocks_of("queries", queries), mk = blocks_of("keys", keys);
-  detail::expect_mixing(kName, fit.start().view(), mq, mk);
+  detail::expect_mixing(kName, fit.start().view(), mq, mk, "fit");
   std::vector<BlockCountResidual> worth;
+  FitOptions<A> options = of_fit;
+  std::optional<MixingMatrix<A>> prior;
   const auto add = [&](const MixingFit<A>& any) {
     worth.push_back({queries, keys, any.residual(any.solve(options, executor)).total});
   };
   add(fit);
   std::optional<MixingFit<A>> coarse;
   while (queries != GridShape(1) || keys != GridShape(1)) {
-    coarse = (coarse ? *coarse : fit)
-                 .coarser(detail::halving_groups(queries), detail::halving_groups(keys));
+    const std::vector<Index> of_queries = detail::halving_groups(queries),
+                             of_keys = detail::halving_groups(keys);
+    coarse = (coarse ? *coarse : fit).coarser(of_queries, of_keys);
+    if (!options.prior.absent()) {
+      prior = detail::mean_of_groups<A>(options.prior, of_queries, coarse->start().rows(), of_keys,
+                                        coarse->start().cols(), fit.order());
+      options.prior = *prior;
+    }
     queries = detail::halved(queries);
     keys = detail::halved(keys);
     add(*coarse);

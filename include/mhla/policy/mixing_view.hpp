@@ -205,13 +205,14 @@ namespace detail {
 
 /// Throws unless m is [rows, cols]. A size of 0 or less is not checked: nothing is mixed.
 template <class A>
-void expect_mixing(const char* function, const MixingView<A>& m, Index rows, Index cols) {
+void expect_mixing(const char* function, const MixingView<A>& m, Index rows, Index cols,
+                   const char* argument = "mixing") {
   if ((rows > 0 && m.rows() != rows) || (cols > 0 && m.cols() != cols)) {
-    fail_shape(function, "mixing", "has shape " + shape_text({m.rows(), m.cols()}),
+    fail_shape(function, argument, "has shape " + shape_text({m.rows(), m.cols()}),
                shape_text({rows, cols}) + " (query blocks, key blocks)");
   }
   if (m.absent() && m.pattern().size() > 0) {
-    fail_option(function, "mixing", "is null with shape " + shape_text({m.rows(), m.cols()}),
+    fail_option(function, argument, "is null with shape " + shape_text({m.rows(), m.cols()}),
                 "a pointer to coefficients");
   }
 }
