@@ -68,6 +68,24 @@ class AdamW : public testing::Test {
 using Accumulators = testing::Types<float, double>;
 TYPED_TEST_SUITE(AdamW, Accumulators);
 
+TYPED_TEST(AdamW, HugeGradientsMakeNoNumberThatIsNotFinite) {
+  using A = TypeParam;
+  const A most = std::numeric_limits<A>::max();
+  for (const A size : {std::sqrt(most), 2 * std::sqrt(most), most}) {
+    std::vector<A> p(20, 1);
+    const std::vector<A> g(20, size);
+    AdamWState<A> state(20);
+    for (int step = 0; step < 2; ++step) adamw<A>(p, g, state, 0.5);
+    for (const A x : p) {
+      EXPECT_LE(x, 1) << size;  // in steps of at most 0.5, with the decay of weights
+      EXPECT_GE(x, -0.1) << size;
+    }
+    if (size < 2 * std::sqrt(most)) {
+      EXPECT_LT(p[0], 0.1) << size;
+    }
+  }
+}
+
 TYPED_TEST(AdamW, TheFirstStepHasTheLengthOfTheRateWhateverTheSizeOfTheGradient) {
   using A = TypeParam;
   for (const double size : {1e-6, 1.0, 1e6}) {

@@ -70,6 +70,8 @@ TYPED_TEST(CrossEntropyOf, CountsTheRowsWhoseLargestLogitIsThatOfTheLabel) {
   z << 1, 2, 3, 5, 5, 1, 5, 5, 1, -1, -3, -2;
   EXPECT_EQ(cross_entropy(z, std::vector<int>{2, 0, 1, 0}).correct, 3);
   EXPECT_EQ(cross_entropy(z, std::vector<int>{0, 2, 2, 1}).correct, 0);
+  EXPECT_EQ(
+      cross_entropy(Matrix<double>::Constant(2, 3, NAN).eval(), std::vector<int>{0, 2}).correct, 0);
 }
 
 TEST(CrossEntropyLabels, AreIntegersOfAnyType) {

@@ -82,7 +82,8 @@ TEST(Graph, ScratchDoesNotGrowWithTheSteps) {
 }
 
 /// Layers that a graph cannot be: of no step, of another width, one that backward needs as a whole,
-/// and sums into the input, into a value that an adjoint reads, and of the output.
+/// and sums into the input, into a value that an adjoint reads, of the output, and of a value that
+/// another step reads.
 template <int kCase>
 struct OddFamily : ForkFamily {
   static Value build(Graph<double>& g, Value x, const ForkOptions& o) {
@@ -96,6 +97,13 @@ struct OddFamily : ForkFamily {
       return dense_step(g, residual_step(g, y, z), last);
     }
     if (kCase == 5) return residual_step(g, y, relu_step(g, y, 0));
+    if (kCase == 6) {
+      const Value b = dense_step(g, x, g.dense("b", {x.cols, x.cols}));
+      add_step(g, y, b);
+      const Value z = dense_step(g, y, last);
+      add_step(g, z, dense_step(g, b, g.dense("c", {x.cols, x.cols})));
+      return z;
+    }
     const auto mixing = g.tensor("mixing", {1, 1}, Initial::uniform_causal());
     return attention_step(g, {y, y, y}, 1, Grid({o.tokens}, {o.tokens}), Operator<>(), mixing);
   }
@@ -154,13 +162,14 @@ TEST(GraphErrors, NameTheOutput) {
             "such as dense_step");
   const auto sum = [](int step) {
     return "mhla::ForkLayer: graph has step " + std::to_string(step) +
-           ", which reads the output, or adds to a value that a step before it reads, expected "
-           "sums "
-           "into an output that no step has read";
+           ", which reads the output, adds to a value that a step before it reads, or adds one "
+           "that another step reads, expected sums into an output that no step has read, of a "
+           "value that no other step reads";
   };
   EXPECT_EQ(refused(OddFamily<3>()), sum(1));
   EXPECT_EQ(refused(OddFamily<4>()), sum(2));
   EXPECT_EQ(refused(OddFamily<5>()), sum(1));
+  EXPECT_EQ(refused(OddFamily<6>()), sum(2));
 }
 
 }  // namespace

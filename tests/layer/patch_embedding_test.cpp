@@ -160,7 +160,7 @@ TEST(PatchEmbeddingErrors, OfAGridNameItsPartAndWhatWasExpected) {
   EXPECT_EQ(message({3, {6, 4}, {3, 8}}),
             "mhla::patches: grid.image is [1, 6, 4], expected multiples of the patch [1, 3, 8]");
   constexpr Index kHuge = Index{1} << 61;
-  EXPECT_EQ(message({8, {1, kHuge}, {1, 1}}), "mhla::patches: grid has shape [1, 8, 1, 1, " +
+  EXPECT_EQ(message({8, {1, kHuge}, {1, 1}}), "mhla::patches: grid has shape [8, 1, 1, " +
                                                   std::to_string(kHuge) +
                                                   "], expected a product that fits std::ptrdiff_t");
   EXPECT_TRUE((y.array() == 7).all());

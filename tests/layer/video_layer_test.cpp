@@ -107,7 +107,7 @@ TEST(VideoLayerErrors, NameTheOptionAndWhatWasExpected) {
   o = right, o.layout.sizes[1] = 0;
   EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: layout is [")) << refused(o);
   o = right, o.grid.sizes[2] = 0;
-  EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: layout is [")) << refused(o);
+  EXPECT_EQ(refused(o), "mhla::VideoLayer: grid is [2, 4, 0], expected sizes >= 1");
   o = right, o.offsets = {3, 1, 2};
   EXPECT_TRUE(refused(o).starts_with("mhla::VideoLayer: offsets is [3, 1, 2], expected odd sizes"))
       << refused(o);

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <ranges>
 #include <span>
@@ -123,13 +124,16 @@ void adamw(std::type_identity_t<std::span<A>> parameters,
     detail::update(
         v, size,
         [&](P mean, P p) {
-          return detail::multiply_add(pset1<P>(beta2), mean, pmul(pset1<P>(rest2), pmul(p, p)));
+          return detail::multiply_add(pset1<P>(beta2), mean, pmul(pmul(pset1<P>(rest2), p), p));
         },
         g);
     detail::update(
         parameters.data() + begin, size,
         [&](P value, P mean, P square) {
-          const P root = detail::multiply_add(psqrt(square), pset1<P>(unbias), pset1<P>(eps));
+          // psqrt makes NaN of infinity, which is its own root.
+          const P finite = pmin(square, pset1<P>(std::numeric_limits<A>::max()));
+          const P deviation = padd(psqrt(finite), psub(square, finite));
+          const P root = detail::multiply_add(deviation, pset1<P>(unbias), pset1<P>(eps));
           const P step = pdiv(pmul(pset1<P>(rate), mean), root);
           return psub(pmul(pset1<P>(keep), value), step);
         },

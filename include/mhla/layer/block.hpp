@@ -197,10 +197,11 @@ namespace detail {
 /// Returns the options of a block that all families have, after checking that they fit each other.
 /// The attention has the block's channels.
 /// \tparam Attention  family of the attention
-/// \param hidden      width of the feed-forward part if the option is 0
-template <class Attention, class Options>
-Options checked_block(const char* function, Options o, Index hidden) {
+/// \param hidden_of   hidden_of(channels): width of the feed-forward part if the option is 0
+template <class Attention, class Options, class HiddenOf>
+Options checked_block(const char* function, Options o, const HiddenOf& hidden_of) {
   expect_channels(function, o.channels);
+  const Index hidden = hidden_of(o.channels);
   expect_not_negative(function, "norm_eps", o.norm_eps);
   Index& channels = o.attention.channels;
   if (channels != 0 && channels != o.channels) {

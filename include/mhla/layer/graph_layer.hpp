@@ -146,6 +146,10 @@ Index GraphLayer<T>::batch_of(const char* function, Index rows, Index batch) con
   if (item_tokens > 0) {
     if (rows % item_tokens == 0 && (batch == 0 || batch == rows / item_tokens))
       return rows / item_tokens;
+    if (rows % item_tokens == 0) {
+      fail_shape(function, "batch", "is " + std::to_string(batch),
+                 "0 or " + std::to_string(rows / item_tokens) + ", the items of x");
+    }
     fail_shape(function, "x", "has " + std::to_string(rows) + " rows",
                std::to_string(item_tokens) + " tokens an item");
   }

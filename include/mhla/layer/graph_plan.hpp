@@ -108,7 +108,8 @@ struct GraphPlan {
   static bool has(const StepValues::Values& values, std::size_t at) {
     return std::any_of(values.begin(), values.end(), [at](Value v) { return v.at == at; });
   }
-  /// Throws if a step reads the output, or adds to a value that an adjoint before it reads.
+  /// Throws if a step reads the output, adds to a value that an adjoint before it reads, or shares
+  /// the gradient of a value that another step reads.
   void expect_sums(const char* name) const;
   /// Lets a value be there at an adjoint: on the tape, or computed again.
   void need(Value v, std::size_t step, std::vector<Times>& again);
@@ -211,6 +212,12 @@ inline void GraphPlan::expect_sums(const char* name) const {
     bool wrong = !given({output, 0, 0}) && takes(v, output);
     if (!v.sum.absent()) {
       wrong = wrong || given(v.sum) || places[v.sum.at].remade;
+      for (const Value in : v.inputs) {  // of which one may have the gradient of the sum
+        if (in.absent() || places[in.at].gradient.at != places[v.sum.at].gradient.at) continue;
+        for (std::size_t t = 0; t < nodes.size(); ++t) {
+          wrong = wrong || (t != s && takes(nodes[t].values, in.at));
+        }
+      }
       for (std::size_t t = 0; t < s; ++t) {
         const StepValues& before = nodes[t].values;
         const bool again = !before.output.absent() && places[before.output.at].remade;
@@ -220,8 +227,9 @@ inline void GraphPlan::expect_sums(const char* name) const {
     if (wrong) {
       fail_option(name, "graph",
                   "has step " + std::to_string(s) +
-                      ", which reads the output, or adds to a value that a step before it reads",
-                  "sums into an output that no step has read");
+                      ", which reads the output, adds to a value that a step before it reads, or "
+                      "adds one that another step reads",
+                  "sums into an output that no step has read, of a value that no other step reads");
     }
   }
 }

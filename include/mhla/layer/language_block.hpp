@@ -58,7 +58,7 @@ struct LanguageBlockFamily {
 
   static LanguageBlockOptions checked(LanguageBlockOptions o) {
     o.attention.norm_eps = o.norm_eps;
-    return checked_block<Attention>(kName, o, round_up(o.channels * 8 / 3, 256));
+    return checked_block<Attention>(kName, o, [](Index c) { return round_up(c * 8 / 3, 256); });
   }
   static Index tokens(const LanguageBlockOptions&) { return 0; }
   static Index most_tokens(const LanguageBlockOptions& o) {

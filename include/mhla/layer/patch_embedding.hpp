@@ -92,8 +92,9 @@ inline void expect_patch_grid(const char* function, const PatchGrid& grid) {
     fail_shape(function, "grid.image", "is " + grid_text(grid.image),
                "multiples of the patch " + grid_text(grid.patch));
   }
-  checked_product(function, "grid",
-                  {grid.batch, grid.channels, grid.image[0], grid.image[1], grid.image[2]});
+  const Index numbers = checked_product(
+      function, "grid", {grid.channels, grid.image[0], grid.image[1], grid.image[2]});
+  checked_product(function, "grid", {grid.batch, numbers});
 }
 
 /// Runs f(pixels, token, channel, row) for every row i*py + j of every patch: the row's px numbers

@@ -55,7 +55,7 @@ struct SanaFamily {
   static constexpr bool kConditioned = true;
 
   static SanaOptions checked(const SanaOptions& o) {
-    return checked_block<VisionFamily<T>>(kName, o, GatedMix::hidden(o.channels));
+    return checked_block<VisionFamily<T>>(kName, o, GatedMix::hidden);
   }
   static Index tokens(const SanaOptions& o) { return volume(o.attention.tokens); }
   static MHLA_COLD Value build(Graph<T>& g, Value x, const SanaOptions& o) {

@@ -55,7 +55,7 @@ struct WanFamily {
   static constexpr bool kConditioned = true;
 
   static WanOptions checked(const WanOptions& o) {
-    return checked_block<VideoFamily<T>>(kName, o, 8960);
+    return checked_block<VideoFamily<T>>(kName, o, [](Index) { return Index{8960}; });
   }
   static Index tokens(const WanOptions& o) { return volume(o.attention.grid); }
   static MHLA_COLD Value build(Graph<T>& g, Value x, const WanOptions& o) {

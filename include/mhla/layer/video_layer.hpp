@@ -79,8 +79,9 @@ struct VideoFamily {
 /// Returns the options after checking that they fit each other.
 template <Accumulator T>
 VideoOptions VideoFamily<T>::checked(VideoOptions o) {
+  expect_grid(kName, "grid", o.grid);
   for (int axis = 0; axis < 3; ++axis) {
-    if (o.grid[axis] < 1 || o.layout[axis] < 1 || o.grid[axis] % o.layout[axis] != 0) {
+    if (o.layout[axis] < 1 || o.grid[axis] % o.layout[axis] != 0) {
       fail_option(kName, "layout", "is " + grid_text(o.layout),
                   "one that divides the grid " + grid_text(o.grid));
     }

@@ -107,7 +107,7 @@ struct DitFamily {
   static constexpr bool kConditioned = true;
 
   static DitOptions checked(const DitOptions& o) {
-    return checked_block<VisionFamily<T>>(kName, o, 4 * o.channels);
+    return checked_block<VisionFamily<T>>(kName, o, [](Index c) { return 4 * c; });
   }
   static Index tokens(const DitOptions& o) { return volume(o.attention.tokens); }
   static MHLA_COLD Value build(Graph<T>& g, Value x, const DitOptions& o) {
@@ -132,7 +132,7 @@ struct DeitFamily {
   static constexpr const char* kOutput = "attn.to_out.0.weight";
 
   static DeitOptions checked(const DeitOptions& o) {
-    return checked_block<VisionFamily<T>>(kName, o, 4 * o.channels);
+    return checked_block<VisionFamily<T>>(kName, o, [](Index c) { return 4 * c; });
   }
   static Index tokens(const DeitOptions& o) { return volume(o.attention.tokens); }
   static MHLA_COLD Value build(Graph<T>& g, Value x, const DeitOptions& o) {

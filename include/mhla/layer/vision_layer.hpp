@@ -111,8 +111,9 @@ struct VisionFamily {
 /// Returns the options after checking that they fit each other.
 template <Accumulator T>
 VisionOptions VisionFamily<T>::checked(VisionOptions o) {
+  expect_grid(kName, "tokens", o.tokens);
   for (int axis = 0; axis < 3; ++axis) {
-    if (o.block[axis] < 1 || o.tokens[axis] < 1 || o.tokens[axis] % o.block[axis] != 0) {
+    if (o.block[axis] < 1 || o.tokens[axis] % o.block[axis] != 0) {
       fail_option(kName, "block", "is " + grid_text(o.block),
                   "one that divides the tokens " + grid_text(o.tokens));
     }

@@ -62,7 +62,7 @@ struct VltFamily {
 
   static VltOptions checked(const VltOptions& o) {
     expect_positive(kName, "depth", o.depth);
-    return checked_block<VisionFamily<T>>(kName, o, ResidualMix::hidden(o.channels));
+    return checked_block<VisionFamily<T>>(kName, o, ResidualMix::hidden);
   }
   static Index tokens(const VltOptions& o) { return volume(o.attention.tokens); }
   static MHLA_COLD Value build(Graph<T>& g, Value x, const VltOptions& o) {
