@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "support/message_of.hpp"
 #include "support/outputs.hpp"
 #include "support/problem.hpp"
+#include "support/stopping_executor.hpp"
 
 namespace mhla::test {
 namespace {
@@ -181,6 +183,23 @@ TEST(BlockStreaming, DecayingTermsAreTheirMatrixWithoutAnEnd) {
                   std::to_string(17 * blocks) +
                   ", expected the blocks that the step before reads: fewer steps to take back");
   }
+}
+
+TEST(BlockStreaming, AStepThatFailedMayBeAppendedAgain) {
+  const auto expect_bits = [](const auto& m) {
+    const Steps<double> x(1, 2, 10);
+    const auto stream = x.stream(m);
+    auto state = stream.start(), other = stream.start();
+    for (Index s = 0; s < 10; ++s) {
+      for (const Index calls : {0, 1}) {
+        StoppingExecutor stops{calls};
+        EXPECT_THROW(x.append(stream, state, s, {.executor = stops}), std::runtime_error);
+      }
+      EXPECT_TRUE(same_bits(x.append(stream, state, s), x.append(stream, other, s))) << s;
+    }
+  };
+  expect_bits(DecayMixing<double>({0.6, 0.3}, {0.9, 0.5}));
+  expect_bits(MixingMatrix<double>::banded(Matrix<double>::Ones(20, 20), 2, 0));
 }
 
 TEST(BlockStreaming, ABandKeepsTheBlocksThatItReads) {

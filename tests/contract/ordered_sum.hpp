@@ -114,6 +114,8 @@ TYPED_TEST_P(OrderedSumContract, WhatOneRankHasWrongIsAnErrorOnAll) {
         "rows is null with shape [" + std::to_string(n) + ", 3], expected a pointer to data");
     expect_refused([](Rows&, First&, Sum& sum) { sum = sum.first(2); },
                    "sum has shape [2], expected [3] as a row of rows");
+    expect_refused([](Rows& rows, First&, Sum& sum) { sum = {rows.data, 3}; },
+                   "sum overlaps rows, expected memory of its own");
     const std::string split = "first is no split of " + std::to_string(n) + " rows over " +
                               std::to_string(n) + " ranks, expected one, as even_split has it";
     expect_refused([](Rows&, First& first, Sum&) { first.pop_back(); }, split);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <new>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -51,6 +53,8 @@ TEST(Allocator, MemoryBeginsWithALineAndMuchOfItWithALargePage) {
   for (int i = 0; i < 1 << 20; ++i) grows.push_back(i);  // grows from small memory to large
   EXPECT_EQ(grows[12345], 12345);
   EXPECT_EQ(place(grows) % kLargePage, 0u);
+  const std::size_t most = std::numeric_limits<std::size_t>::max();
+  EXPECT_THROW(Allocator<double>().allocate(most / 4), std::bad_array_new_length);
 }
 
 TEST(Allocator, LargeMemoryAsksForLargePages) {

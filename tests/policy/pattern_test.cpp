@@ -68,6 +68,9 @@ TEST(Pattern, EqualBandsHoldTheSamePlacesOfOneShape) {
   constexpr Index kFar = std::numeric_limits<Index>::max();
   EXPECT_EQ(Pattern(5, 6, 20, 30), Pattern(5, 6));
   EXPECT_EQ(Pattern(5, 6, kFar, kFar), Pattern(5, 6));
+  EXPECT_EQ(Pattern(5, 6, 4, 5), Pattern(5, 6));
+  EXPECT_EQ(Pattern(4, 4, 3, 0), Pattern(4, 4, 4, 0));
+  EXPECT_EQ(Pattern(2, 4, 9, 0).width(), 2);
 }
 
 using Lists = std::vector<std::vector<Index>>;

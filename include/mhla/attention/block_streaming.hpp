@@ -260,10 +260,10 @@ void BlockStreaming<T, Blocks, Op, Mixing>::append_checked(StreamingState<A>& st
   if (first != from) {
     step.for_each_array(
         [&](Rows<A> rows, Index cols) { of.advance(rows, cols, i, from, first, numbers); });
+    state.header_.first_block = first;  // before what may throw: another try finds these rows
   }
   step.summarize(executor);
   step.read(of.coefficients(i, first, numbers), out, executor);
-  state.header_.first_block = first;
   state.header_.position += tokens();
 }
 

@@ -58,7 +58,9 @@ class StepWindow<A, MixingView<const A>> {
     mixing.block_causal(step, function);
   }
 
-  StepWindow(const View& mixing, Index step) : mixing_(mixing.block_causal(step)), step_(step) {
+  /// For arguments that have passed check. Lists have no later steps, so they stay as they are.
+  StepWindow(const View& mixing, Index step)
+      : mixing_(mixing.pattern().sparse() ? mixing : mixing.block_causal(step)), step_(step) {
     const Index blocks = mixing.rows();
     places_ = blocks;
     if (mixing.pattern().sparse()) return;

@@ -65,7 +65,8 @@ class Streaming {
   /// \param in    n more tokens: q, k [n, width], v [n, values], masks of n entries
   /// \param call  workspace: append_workspace_bytes() or empty; kept: empty; run by one worker
   /// \throws shape_error, option_error for anything that does not fit, and option_error when the
-  ///         stream would have more tokens than capacity(); the state is unchanged.
+  ///         stream would have more tokens than capacity(); the state is unchanged. After another
+  ///         exception, of a map, go on from a copy of the state.
   void append(StreamingState<A>& state, const Inputs<T>& in, MatrixView<T> out,
               const Call& call = {}) const;
 

@@ -10,6 +10,7 @@
 /// if /sys/kernel/mm/transparent_hugepage/enabled says madvise, or to all memory if it says always.
 
 #include <cstddef>
+#include <limits>
 #include <new>
 
 #include "mhla/core/arch.hpp"
@@ -39,6 +40,9 @@ struct Allocator {
   Allocator(const Allocator<U>& /*other*/) {}  // NOLINT(google-explicit-constructor)
 
   T* allocate(std::size_t count) {
+    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
+      throw std::bad_array_new_length();
+    }
     const std::size_t bytes = count * sizeof(T);
     void* const memory = ::operator new(bytes, alignment(bytes));
     // Only whole pages: the rest of the last page may belong to other memory.

@@ -48,6 +48,8 @@
 #define MHLA_VECTORS avx512
 #elif defined(EIGEN_VECTORIZE_AVX2) && defined(EIGEN_VECTORIZE_FMA)
 #define MHLA_VECTORS avx2_fma
+#elif defined(EIGEN_VECTORIZE_AVX) && defined(EIGEN_VECTORIZE_FMA)
+#define MHLA_VECTORS avx_fma
 #elif defined(EIGEN_VECTORIZE_AVX)
 #define MHLA_VECTORS avx
 #elif defined(EIGEN_VECTORIZE_SSE4_2)

@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mhla/attention/heads.hpp"
+#include "mhla/attention/overlap.hpp"
 #include "mhla/attention/streaming.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
@@ -79,10 +81,8 @@ void append_part(C& comm, const char* function, const char* argument, std::size_
                  std::span<const Index> first, const Streaming<T, Op, Mixing>& stream,
                  std::span<StreamingState<accumulator_t<T>>> states, const BatchInputs<T>& in,
                  const TensorView<T>& out, const Call& call) {
-  const auto part = [&] {
-    const auto r = static_cast<std::size_t>(comm.rank());
-    return part_of_axis(out, axis, first[r], first[r + 1] - first[r]);
-  };
+  const auto r = static_cast<std::size_t>(comm.rank());
+  const auto part = [&] { return part_of_axis(out, axis, first[r], first[r + 1] - first[r]); };
   agree(comm, function, [&](CallSignature& signature) {
     expect_split(function, argument, first, comm.rank(), comm.size(), out.shape[axis], share);
     if (out.strides[3] != 1 || (axis == 2 && out.strides[2] != out.width())) {
@@ -90,7 +90,12 @@ void append_part(C& comm, const char* function, const char* argument, std::size_
     }
     expect_distinct(function, "out", out);
     check_append(stream, {states.data(), states.size()}, in, part(), call);
-    const Index head = axis == 2 ? first[static_cast<std::size_t>(comm.rank())] : 0;
+    for (const auto& [begin, end] : {std::pair<Index, Index>{0, first[r]},
+                                     {first[r + 1], out.shape[axis]}}) {  // of other ranks
+      expect_separate(function, in,
+                      TensorView<const T>(part_of_axis(out, axis, begin, end - begin)));
+    }
+    const Index head = axis == 2 ? first[r] : 0;
     if (stream.heads() > 1 && !states.empty() && states[0].head() != head) {
       fail_option(function, "states", "begins with head " + std::to_string(states[0].head()),
                   "head " + std::to_string(head) + ", the first of this rank");

@@ -228,9 +228,13 @@ template <Accumulator A>
 DistanceMixing<A> distance_locality(GridShape offsets, const LocalityOptions& options,
                                     Index heads) {
   DistanceMixing<A> f(offsets, heads);
-  const MixingMatrix<A> whole = locality<A>(offsets, options);
+  // Rows that sum to 1 do not depend on others, so the one of the centre suffices.
+  const bool by_row = options.sum_to_one == SumToOne::kRows;
+  const MixingMatrix<A> whole =
+      by_row ? locality<A>(GridShape(1), offsets, options) : locality<A>(offsets, options);
   const std::span<const A> all = whole.storage();
-  const auto count = static_cast<std::size_t>(whole.cols()), centre = count / 2 * count;
+  const auto count = static_cast<std::size_t>(whole.cols()),
+             centre = by_row ? 0 : count / 2 * count;
   const std::span<A> table = f.storage();
   for (std::size_t n = 0; n < table.size(); ++n) table[n] = all[centre + n % count];
   return f;

@@ -9,9 +9,11 @@
 /// Cost: 2*nu*D products per token, the adjoint and the tangent twice as many.
 /// Source: flash-linear-attention's feature maps as the authors' language layer uses them.
 
+#include <string>
 #include <type_traits>
 
 #include "mhla/core/arch.hpp"
+#include "mhla/core/error.hpp"
 #include "mhla/core/scalar.hpp"
 #include "mhla/policy/feature_map.hpp"
 
@@ -22,7 +24,11 @@ inline namespace MHLA_TARGET {
 struct Dpfp {
   int nu = 4;
 
-  constexpr Index features(Index d) const { return 2 * nu * d; }
+  /// \throws option_error if nu < 1.
+  constexpr Index features(Index d) const {
+    if (nu < 1) detail::fail_option("Dpfp", "nu", "is " + std::to_string(nu), "at least 1");
+    return 2 * d * nu;
+  }
   constexpr Index weights() const { return 0; }
   template <Accumulator A>
   void operator()(const A* x, A* y, Index d) const;

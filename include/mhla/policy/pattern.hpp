@@ -165,7 +165,10 @@ inline PatternLists pattern_lists(Index cols, const std::vector<std::vector<Inde
 }  // namespace detail
 
 inline Pattern::Pattern(Index rows, Index cols, Index lower, Index upper)
-    : rows_(rows), cols_(cols), lower_(std::min(lower, rows)), upper_(std::min(upper, cols)) {
+    : rows_(rows),
+      cols_(cols),
+      lower_(std::min(lower, rows - 1)),
+      upper_(std::min(upper, cols - 1)) {
   detail::expect_coefficients(rows, cols);
   if (lower < 0 || upper < 0) {
     detail::fail_option("MixingMatrix", "band",
