@@ -78,6 +78,17 @@ def test_a_causal_module_serves_sequences_of_any_length():
     assert module.mixing.eq(1).all()
 
 
+def test_packed_sequences_take_the_matrix_of_the_longest(monkeypatch):
+    module = mhla_torch.MHLA(16, 4, causal=True, offsets=(5,)).double()
+    sizes, matrix = [], module.matrix
+    monkeypatch.setattr(module, "matrix", lambda tokens: sizes.append(tokens) or matrix(tokens))
+    q, k, v = (draw(1, 2, 40, 4, seed=seed) for seed in range(3))
+    ends = torch.tensor([0, 12, 30, 40])
+    packed = {"query_offsets": ends, "key_offsets": ends}
+    out = module(q, k, v, **packed, max_queries=18, max_keys=18)
+    assert torch.equal(out, module(q, k, v, **packed)) and sizes == [18, 40]
+
+
 @pytest.mark.parametrize("call, message", (
     (lambda: mhla_torch.distance_matrix(torch.ones(3, 4), (2, 2)),
      r"table has shape \[3, 4\], expected an odd number of offsets for each axis of blocks \(2, 2\)"),

@@ -105,6 +105,40 @@ def test_copies_of_states_keep_their_device():
     assert all(t.is_meta for t, _ in empty.tensors())
 
 
+def test_states_refuse_numbers_of_no_sequence_and_states_of_other_layers():
+    layer = Language(24, 2, 16, 4, "elu")
+    state, x = layer.start(3), torch.randn(3, 9, 24)
+    layer.append(state, x)
+    before = [t.clone() for t, _ in state.tensors()]
+    wrong = ([0, 3], "below 3"), ([-1], "below 3"), (torch.tensor([True, False, False]), "int64")
+    for sequences, sentence in wrong:
+        for call in (state.restart, state.select):
+            with pytest.raises(ValueError, match=sentence):
+                call(sequences)
+    with pytest.raises(ValueError, match="another layer"):
+        state.copy_(Language(24, 2, 8, 4, "elu").start(3))
+    assert state.counts == [9] * 3 and all(map(torch.equal, before, (t for t, _ in state.tensors())))
+
+
+def test_tokens_inside_a_chunk_read_no_summary(monkeypatch):
+    layer = Language(24, 2, 8, 4).requires_grad_(False)
+    state, read = layer.start(3), []
+    select = type(state).select
+    monkeypatch.setattr(type(state), "select", lambda self, sequences: read.append(
+        len(self.summaries)) or select(self, sequences))
+    x = torch.randn(3, 20, 24)
+    parts = [layer.append(state, x[[b], :begin], [b]) for b, begin in enumerate((3, 4, 7))]
+    read.clear()
+    places = [3, 4, 7]
+    for _ in range(10):
+        out = layer.append(state, torch.stack([x[b, n:n + 1] for b, n in enumerate(places)]))
+        parts = [torch.cat([part, y[None]], 1) for part, y in zip(parts, out)]
+        places = [n + 1 for n in places]
+    for part, whole in zip(parts, layer(x)):
+        torch.testing.assert_close(part[0], whole[:part.shape[1]])
+    assert read.count(0) > read.count(4) > 0 and len(read) == 30
+
+
 def test_rotary_tables_are_exact_in_every_type():
     exact = [layer.turns for layer in layers_of_all_families()[1:]]
     torch.set_default_dtype(torch.float32)
@@ -122,6 +156,9 @@ def test_rotary_tables_keep_their_address():
         with torch.inference_mode():
             layer.load_state_dict(layer.state_dict())
         assert layer.cpu().turns.data_ptr() == address and torch.equal(layer.turns, turns)
+        address = layer.half().turns.data_ptr()
+        assert layer.half().turns.data_ptr() == address
+        layer.double()
         layer(torch.randn(1, 64, 24)).sum().backward()
 
 

@@ -352,6 +352,7 @@ def test_empty_batches(kind):
     ({"normalizer_q": torch.ones(2, TOKENS, 3, 5)}, "normalizer_k is absent, expected both"),
     ({"gate": torch.ones(2, TOKENS, 3, 7)}, "gate is given without a gain"),
     ({"query_angles": torch.ones(TOKENS, 5)}, "query_angles has 5 columns, expected an even"),
+    ({"scale": torch.ones(())}, "scale is a tensor, expected a number"),
 ))
 def test_errors_say_what_was_expected(wrong, sentence):
     arguments = dict(zip(("q", "k", "v", "mixing"), tensors(dtype=torch.float32)))

@@ -80,6 +80,7 @@ def test_modules_keep_to_their_pattern(name):
     pattern = torch.nn.functional.pad(BAND, [int(prefix > 0), 0] * 2, value=True)
     module = mhla_torch.MHLA(tokens, block, pattern=pattern, layout="bnhd", **options).double()
     assert list(module.state_dict()) == ["mixing"] and module.to("cpu").pattern.equal(pattern)
+    assert module.pattern.data_ptr() != pattern.data_ptr()
     empty = copy.deepcopy(module).to("meta")
     assert empty.pattern.is_meta and empty.to_empty(device="cpu").pattern.equal(pattern)
     empty = copy.deepcopy(module).to("meta")

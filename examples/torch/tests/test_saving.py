@@ -103,6 +103,22 @@ def test_summaries_may_be_moved_in_between():
     assert equal(exact, output_and_gradients("bidirectional", "summaries", unpack=elsewhere))
 
 
+def test_summaries_have_no_gradient_in_memory():
+    class Zeros(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if "zeros" in function.name() and result.dtype is torch.uint8:
+                zeros.append(function)
+            return result
+
+    zeros = []
+    leaves = [t.requires_grad_() for t in tensors()]
+    out = call("causal", *leaves).sum()
+    with Zeros():
+        torch.autograd.grad(out, leaves)
+    assert not zeros
+
+
 def test_keeps_nothing_where_there_is_no_backward():
     class Names(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):

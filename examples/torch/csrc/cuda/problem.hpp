@@ -98,7 +98,7 @@ class Problem {
     return of_widths([&]<class F>() {
       const Partition blocks = partition();
       std::array<Tensor, kGradients> gradients;
-      gradients.fill(torch::stable::new_empty(q_, {0}));
+      for (Tensor& t : gradients) t = torch::stable::new_empty(q_, {0});
       const auto wants = [&](std::size_t i, const std::optional<Tensor>& argument) {
         return argument && (unwanted >> i & 1) == 0;
       };

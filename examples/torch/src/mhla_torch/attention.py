@@ -81,6 +81,7 @@ class MHLA(nn.Module):
             patterns.expect("MHLA", pattern, (blocks, blocks))
             if pattern.is_meta:
                 raise ValueError("MHLA: pattern is on meta, expected its values")
+            pattern = pattern.clone()
         self.given_pattern = pattern
         self.register_buffer("pattern", None if pattern is None else pattern.to(device),
                              persistent=False)
@@ -119,7 +120,7 @@ class MHLA(nn.Module):
                 raise ValueError("MHLA: a table of offsets has sequences that are packed, or of "
                                  f"{queries} queries and {keys} keys, expected one sequence that "
                                  "reads itself: rows sum to 1 over its blocks")
-            mixing = self.matrix(queries)
+            mixing = self.matrix(packed and options.get("max_queries") or queries)
             blocks = mixing.shape[-1]
             pattern = None if pattern is None else pattern[:blocks, :blocks]
         if self.causal:

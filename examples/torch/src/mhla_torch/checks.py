@@ -16,6 +16,13 @@ def mask(name, argument, mask, like, layout):
     return mask[:, None, :, None]
 
 
+def expect_numbers(name, options):
+    """Checks that factors are numbers, as a tensor among them would get no gradient."""
+    for argument in ("eps", "scale", "norm_eps", "relu_eps"):
+        if isinstance(options.get(argument), torch.Tensor):
+            fail(name, argument, "is a tensor", "a number: it would get no gradient")
+
+
 def expect_blocks(name, side, grid, block, prefix):
     """Checks arguments of blocks, of queries or (side "key_") of keys."""
     axes = len(grid) or 1

@@ -31,7 +31,14 @@ class State:
         return [(t.shape, t.dtype) for t, _ in self.tensors()]
 
     def numbers(self, sequences):
-        """Numbers of sequences as a tensor."""
+        """Numbers of sequences as a tensor. Only lists are checked, as the device would have to
+        say what a tensor holds.
+        """
+        if isinstance(sequences, torch.Tensor):
+            if sequences.dtype is not torch.int64:
+                raise ValueError(f"sequences has type {sequences.dtype}, expected torch.int64")
+        elif not all(0 <= b < self.batch for b in sequences):
+            raise ValueError(f"sequences is {sequences}, expected numbers below {self.batch}")
         return torch.as_tensor(sequences, dtype=torch.int64, device=self.tensors()[0][0].device)
 
     def select(self, sequences):
@@ -65,11 +72,17 @@ class LanguageState(State):
     mixture: [B,H,D,E], mixture of summaries that the open chunk reads
     open_summary: [B,H,D,E], summary of the open chunk
     inputs: name: the last tokens that a convolution reads, [B,taps - 1,width]
+    sizes: tokens of a chunk and decaying terms of the layer
     """
 
-    def __init__(self, counts, summaries, mixture, open_summary, inputs):
+    sizes = None  # of states that were saved without
+
+    def __init__(self, counts, summaries, mixture, open_summary, inputs, sizes):
         self.counts, self.summaries, self.mixture = counts, summaries, mixture
-        self.open_summary, self.inputs = open_summary, inputs
+        self.open_summary, self.inputs, self.sizes = open_summary, inputs, sizes
+
+    def kinds(self):
+        return [*super().kinds(), self.sizes]
 
     def tensors(self):
         return [(self.mixture, 0), (self.open_summary, 0), (self.summaries, 1),
@@ -80,7 +93,7 @@ class LanguageState(State):
         self.inputs = dict(zip(self.inputs, inputs))
 
     def like(self, batch):
-        return LanguageState([0] * batch, None, None, None, self.inputs)
+        return LanguageState([0] * batch, None, None, None, self.inputs, self.sizes)
 
     def counts_of(self, sequences):
         return [self.counts[b] for b in self.numbers(sequences).tolist()]
@@ -96,9 +109,9 @@ class LanguageState(State):
     def restart(self, sequences):
         """Makes sequences begin again."""
         at = self.numbers(sequences)
+        self.set([t.index_fill(axis, at, 0) for t, axis in self.tensors()])
         for b in at.tolist():
             self.counts[b] = 0
-        self.set([t.index_fill(axis, at, 0) for t, axis in self.tensors()])
 
 
 class StreamState(State):

@@ -73,7 +73,11 @@ class Rotary(nn.Module):
         place_buffer(self, "turns", turns.to(operators.sums_of(like.dtype)), like.device)
 
     def _apply(self, fn, recurse=True):
-        super()._apply(fn, recurse)
+        turns = self._buffers.pop("turns", None)  # whose type fn would change
+        try:
+            super()._apply(fn, recurse)
+        finally:
+            self._buffers["turns"] = turns
         self.place_turns()
         return self
 

@@ -254,7 +254,8 @@ class Language(Rotary):
         weight, shape = weight.to(operators.sums_of(weight.dtype)), (self.heads, *self.widths())
         summaries = weight.new_zeros(self.decays or self.chunks, batch, *shape)
         return LanguageState([0] * batch, summaries,
-                             *(weight.new_zeros(batch, *shape) for _ in range(2)), inputs)
+                             *(weight.new_zeros(batch, *shape) for _ in range(2)), inputs,
+                             (self.chunk, self.decays))
 
     def projection_type(self):
         """The type of q, k and v."""
@@ -264,7 +265,8 @@ class Language(Rotary):
 
     def append(self, state, x, sequences=None):
         """The outputs [n,N,C] of the next tokens x [n,N,C] of sequences of a state, in O(D E) per
-        token and head, and O(M D E), or with decaying terms O(R D E), per chunk and head.
+        token and head, and O(M D E), or with decaying terms O(R D E), per chunk and head. By the
+        formula, each group of sequences at one position also copies the open chunks of all B.
 
         sequences: n different numbers, a list or an int64 tensor, of sequences that may be at
             different positions; by default all
@@ -299,11 +301,14 @@ class Language(Rotary):
         if len(groups) == 1 and order == list(range(state.batch)):
             return self.append_to_all(state, x)
         outputs = []
-        for places in groups.values():
-            numbers = [order[i] for i in places]
+        for count, places in groups.items():
+            numbers, summaries = [order[i] for i in places], state.summaries
+            inside = 0 < count % self.chunk < self.chunk - x.shape[1]  # of a chunk: none is read
+            state.summaries = summaries[:0] if inside else summaries
             part = state.select(numbers)
             outputs.append(self.append_to_all(part, x[places]))
             state.place(numbers, part)
+            state.summaries = summaries if inside else state.summaries
         there = [i for places in groups.values() for i in places]
         return torch.cat(outputs)[sorted(range(len(order)), key=there.__getitem__)]
 
@@ -362,6 +367,8 @@ class Language(Rotary):
         expect("Language", not any(t.requires_grad for t in recorded), "append",
                 "called where gradients are recorded",
                 'torch.no_grad() or torch.inference_mode(); backend="formula" has gradients')
+        usable = torch.is_inference_mode_enabled() or not state.positions.is_inference()
+        expect("Language", usable, "state", "of torch.inference_mode()", "a call under it, too")
         seen = state.seen_by(sequences, x.shape[1])
         self.expect_room(max(seen or [0]) + x.shape[1])
         at = None if sequences is None else state.numbers(sequences)

@@ -68,7 +68,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mhla_torch import block_sizes, formula, kernels, registration
+from mhla_torch import block_sizes, checks, formula, kernels, registration
 from mhla_torch import pattern as patterns
 
 registration.register()
@@ -234,7 +234,6 @@ def sums_of(dtype):
 _TENSORS = ("normalizer_q", "normalizer_k", "gate")
 _PARAMETERS = ("query_map", "key_map", "query_angles", "key_angles", "gain")
 _PACKED = ("query_offsets", "max_queries", "key_offsets", "max_keys")
-_WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 
 
 def _call(name, backend, save, q, k, v, mixing, blocks, pattern, *, explain=False, **options):
@@ -246,6 +245,7 @@ def _call(name, backend, save, q, k, v, mixing, blocks, pattern, *, explain=Fals
         raise ValueError(f'mhla::{name}: backend is "{backend}", expected auto, kernels or formula')
     if save not in ("inputs", "summaries"):
         raise ValueError(f'mhla::{name}: save is "{save}", expected inputs or summaries')
+    checks.expect_numbers(f"mhla::{name}", options)
     tensors = {"q": q, "k": k, "v": v} | {argument: options.pop(argument, None)
                                           for argument in _TENSORS}
     parameters = {"mixing": mixing} | {argument: options.pop(argument, None)
@@ -323,7 +323,7 @@ def _with_offsets(name, q, options):
 
 
 def _autocast_device(tensor):
-    return tensor.device.type if tensor.device.type in _WITH_AUTOCAST else "cpu"
+    return tensor.device.type if torch.amp.is_autocast_available(tensor.device.type) else "cpu"
 
 
 def autocast(tensors):

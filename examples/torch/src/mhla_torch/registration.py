@@ -49,6 +49,7 @@ def _recorded(operator, save, differentiate):
             output = (output.detach() if isinstance(output, torch.Tensor) else
                       tuple(t.detach() for t in output))
             save(ctx, values, output)
+            ctx.set_materialize_grads(False)  # zeros for summaries
             return output
 
         @staticmethod
@@ -106,6 +107,8 @@ def _register(name, keeps):
         values = [next(saved) if is_tensor else other
                   for other, is_tensor in zip(ctx.others, ctx.tensors)]
         out = {"out": values.pop()} if ctx.has_out else {}
+        if dout is None:
+            return (None,) * len(names)
         needed = {argument for argument, is_needed in zip(names, ctx.needs_input_grad) if is_needed}
         unwanted = sum(1 << bit for bit, argument in enumerate(DIFFERENTIATED)
                        if argument not in needed)
