@@ -46,8 +46,7 @@ struct FittedDistance {
 /// \throws shape_error unless m is [M,M] or [H,M,M].
 /// \throws option_error for more offsets, and for coefficients that are not finite.
 /// \throws option_error if rows should sum to 1, and a coefficient is negative, or a sum is 0 or
-/// not
-///     finite.
+///     not finite.
 template <class A>
 FittedDistance<std::remove_const_t<A>> fit_distance(const MixingView<A>& m, GridShape blocks,
                                                     GridShape offsets, bool rows_sum_to_one = true);
