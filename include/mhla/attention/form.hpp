@@ -8,8 +8,8 @@
 /// A form is an object that holds what all heads share, and one or several mixing matrices:
 ///
 ///     const char* name                                       the function that errors name
-///     static constexpr unsigned kKeeps                       what it can keep: 0 nothing, or a
-///                                                            number for the same summaries
+///     static constexpr unsigned kKeeps                       0 if it keeps nothing; forms with one
+///                                                            number keep the same summaries
 ///     void check(in, out, argument) const                    throws if a head does not fit;
 ///                                                            `argument` is the name of `out`
 ///     std::size_t bytes(in, workers) const                   of workspace; reads no data
@@ -148,7 +148,7 @@ void expect_none_kept(const F& form, Workspace kept) {
   fail_option(form.name, "kept", "is set", "none: this form keeps nothing");
 }
 
-/// What a pass does with kept memory.
+/// Use of kept memory by a pass.
 enum class Kept { kWritten, kRead };
 
 /// Memory of the kept summaries, one share per pair.
@@ -163,8 +163,11 @@ class KeptMemory {
     if (kept.empty()) return;
     bytes_ = form_kept_bytes(form, in);
     mark_of_form_ = kept_mark(bytes_, F::kKeeps);
-    use == Kept::kRead ? find_kept(form.name, kept, bytes_, mark_of_form_)
-                       : begin_kept(form.name, kept, bytes_);
+    if (use == Kept::kRead) {
+      find_kept(form.name, kept, bytes_, mark_of_form_);
+    } else {
+      begin_kept(form.name, kept, bytes_);
+    }
     share_ = bytes_ / static_cast<std::size_t>(std::max<Index>(sequences(in) * heads_, 1));
   }
   /// Marks the memory after a forward pass.

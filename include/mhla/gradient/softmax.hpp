@@ -30,8 +30,8 @@ inline namespace MHLA_TARGET {
 /// Adds the gradients of softmax_bidirectional, of one head or of all heads of a batch. Each
 /// element is summed in the accumulator type and rounded once, when it is added. A masked token and
 /// its row of dout are not read, and its rows of the gradients stay unchanged. This also holds for
-/// a query without keys. A query whose row of dout is 0 adds exactly 0. One whose scores are all
-/// -infinity adds NaN. Both normalizer_q and normalizer_k are ignored.
+/// a query without keys. A query whose row of dout is 0 adds exactly 0. A query whose scores
+/// are all -infinity adds NaN. Both normalizer_q and normalizer_k are ignored.
 /// \param gradients  q, k and v may be absent; overlap nothing that is read
 /// \param options    those of the forward call
 /// \throws shape_error, option_error for anything that does not fit, before anything is written.
