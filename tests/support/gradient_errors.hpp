@@ -119,13 +119,12 @@ struct GradientErrors {
          {"gradients.v overlaps k" + alone, [&](auto& a, auto&) { at(a.gradients.v, a.in.k); }}});
     if (p.inputs().normalizer_q.absent()) return;
     expect_rejected<option_error>(
-        p, {{"gradients.v overlaps gradients.normalizer_k" + alone,
-             [&](auto& a, auto&) { at(a.gradients.normalizer_k, a.gradients.v); }},
+        p, {{"gradients.k overlaps gradients.normalizer_k" + alone,
+             [&](auto& a, auto&) { at(a.gradients.normalizer_k, a.gradients.k); }},
             {"gradients.normalizer_q overlaps normalizer_k" + alone,
              [&](auto& a, auto&) { at(a.gradients.normalizer_q, a.in.normalizer_k); }},
-            {"gradients.v overlaps parameters.query_map" + alone, [&](auto& a, auto&) {
-               a.parameters.query_map = {a.gradients.v.data, a.parameters.query_map.size()};
-             }}});
+            {"gradients.k overlaps parameters.query_map" + alone,
+             [&](auto& a, auto&) { a.gradients.k.data = a.parameters.query_map.data(); }}});
     if (!form.mixes) return;
     expect_rejected<option_error>(
         p, {{"parameters.mixing overlaps q" + alone,
