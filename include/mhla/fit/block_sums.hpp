@@ -117,14 +117,14 @@ inline Index expect_groups(const char* function, const char* argument,
 }
 
 /// Returns the means of the coefficients between groups of query blocks and of key blocks.
-/// \param order  the causal form does not read coefficients above the diagonal
+/// \param causal  coefficients above the diagonal are not read
 template <class A>
 MixingMatrix<A> mean_of_groups(const MixingView<const A>& m, std::span<const Index> queries,
                                Index query_groups, std::span<const Index> keys, Index key_groups,
-                               Order order) {
+                               bool causal) {
   Matrix<A> sums = Matrix<A>::Zero(query_groups, key_groups), members = sums;
   for (Index i = 0; i < m.rows(); ++i) {
-    for (Index b = 0; b < (order == Order::kCausal ? i + 1 : m.cols()); ++b) {
+    for (Index b = 0; b < (causal ? i + 1 : m.cols()); ++b) {
       const Index row = queries[static_cast<std::size_t>(i)],
                   column = keys[static_cast<std::size_t>(b)];
       sums(row, column) += m(i, b);

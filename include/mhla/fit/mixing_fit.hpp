@@ -83,9 +83,9 @@ class MixingFit {
   MixingFit coarser(std::span<const Index> queries, std::span<const Index> keys) const;
   MixingFit coarser(std::span<const Index> blocks) const { return coarser(blocks, blocks); }
 
-  /// Returns the problem of coefficients x that all rows share: over the fitted coefficients, m_ib =
-  /// sum_l x_l basis(l, i, b), l < count. Cost: M^3 count.
-  /// \throws option_error if the denominators of all queries sum to 0 or less, or to no number.
+  /// Returns the problem of coefficients x that all rows share: over the fitted coefficients, m_ib
+  /// = sum_l x_l basis(l, i, b), l < count. Cost: M^3 count. \throws option_error if the
+  /// denominators of all queries sum to 0 or less, or to no number.
   template <class Basis>
   NormalEquations normal_equations(Index count, Basis&& basis) const;
 
@@ -287,7 +287,7 @@ MixingFit<A> MixingFit<A>::coarser(std::span<const Index> queries,
     if (std::ssize(columns(i)) == (causal ? i + 1 : start_.cols())) continue;
     detail::fail_option(kName, "fit", "starts from a band or lists of blocks", "all coefficients");
   }
-  MixingFit coarse(detail::mean_of_groups<A>(start_.view(), queries, mq, keys, mk, order_), order_);
+  MixingFit coarse(detail::mean_of_groups<A>(start_.view(), queries, mq, keys, mk, causal), order_);
   for (Index i = 0; i < start_.rows(); ++i) {
     coarse.sums_[static_cast<std::size_t>(group(queries, i))].add(
         sums_[static_cast<std::size_t>(i)], [&](Index b) { return group(keys, b); });

@@ -89,7 +89,7 @@ std::vector<BlockCountResidual> suggest_from_data(const MixingFit<A>& fit, GridS
     coarse = (coarse ? *coarse : fit).coarser(of_queries, of_keys);
     if (!options.prior.absent()) {
       prior = detail::mean_of_groups<A>(options.prior, of_queries, coarse->start().rows(), of_keys,
-                                        coarse->start().cols(), fit.order());
+                                        coarse->start().cols(), fit.order() == Order::kCausal);
       options.prior = *prior;
     }
     queries = detail::halved(queries);
