@@ -134,10 +134,14 @@ def test_the_backward_gets_the_output(with_kernels, kind):
             saved.clear()
             out = call(kind, q, k, v, mixing, **({"save": save} if save else {}))
             assert len(saved) == (4 if name == "linear" else 5) and saved[-1].shape == out.shape
-            if not save or save == "inputs":  # the backward computes again what a gain normalises
+            if not save or save == "inputs":  # what a gain normalises is computed again, and a
+                # backward without denominators reads no output
                 saved.clear()
                 call(kind, q, k, v, mixing, normalizer="none", **extras(device="cuda"))
                 assert len(saved) == (7 if name == "linear" else 8)
+                saved.clear()
+                call(kind, q, k, v, mixing, normalizer="none")
+                assert len(saved) == (3 if name == "linear" else 4)
             if torch.cuda.is_available():  # which autograd asks for the device of a gradient
                 used = (q, k, v) if name == "linear" else (q, k, v, mixing)
                 for g, t in zip(torch.autograd.grad(out.sum(), used), used):

@@ -66,7 +66,7 @@ def _register(name, keeps):
     forward = getattr(torch.ops.mhla, name).default
     backward = getattr(torch.ops.mhla, name + "_backward").default
     names = [argument.name for argument in forward._schema.arguments]
-    gain, angles = names.index("gain"), names.index("query_angles")
+    gain, angles, normalizer = map(names.index, ("gain", "query_angles", "normalizer"))
 
     def output(*args, **kwargs):
         named = _named(forward, args, kwargs)
@@ -91,9 +91,9 @@ def _register(name, keeps):
     def save(ctx, inputs, output):
         out, *kept = (output,) if isinstance(output, torch.Tensor) else output
         values = (*inputs, *kept)
-        ctx.has_out = out.is_cuda and inputs[gain] is None
+        ctx.has_out = out.is_cuda and inputs[gain] is None and inputs[normalizer] != "none"
         if ctx.has_out:
-            values = (*values, out)  # which the backward there reads, unless it is normalised
+            values = (*values, out)  # which the backward there reads
         tensors = [isinstance(value, torch.Tensor) for value in values]
         ctx.save_for_backward(*(value for value, is_tensor in zip(values, tensors) if is_tensor))
         ctx.tensors = tensors
