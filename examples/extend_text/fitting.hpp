@@ -126,8 +126,8 @@ inline Change change_of(const Model<float>& model, const Fit& fit, Activations<f
     const auto one = mhla::inputs(q, k, v);
     const Dense out = mhla::causal(one, blocks, before, op, {.executor = pool});
     const Dense moved = mhla::causal(one, blocks, after, op, {.executor = pool}) - out;
-    const Dense bound = mhla::mixing_change_bound(one, blocks, before, after, op,
-                                                  mhla::Order::kCausal, pool);
+    const Dense bound =
+        mhla::mixing_change_bound(one, blocks, before, after, op, mhla::Order::kCausal, pool);
     squares += out.squaredNorm();
     for (Index i = 0; i < out.size(); ++i) {
       bounds.push_back(bound.data()[i]);
