@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "mhla/attention/overlap.hpp"
 #include "mhla/core/arch.hpp"
 #include "mhla/core/error.hpp"
 #include "mhla/core/matrix.hpp"
 #include "mhla/core/overlap.hpp"
-#include "mhla/core/tensor.hpp"
 #include "mhla/distributed/agreement.hpp"
 #include "mhla/distributed/communicator.hpp"
 #include "mhla/distributed/plan.hpp"
@@ -60,10 +60,8 @@ void agree_on_rows(C& comm, const MatrixView<A>& rows, std::span<const Index> fi
                                "has shape " + mhla::detail::shape_text({std::ssize(sum)}),
                                mhla::detail::shape_text({rows.cols}) + " as a row of rows");
     }
-    const TensorView<const A> all(rows.data, {1, rows.rows, 1, rows.cols},
-                                  {0, rows.row_stride, 0, 1});
-    if (mhla::detail::overlap(
-            all, TensorView<const A>(sum.data(), {1, 1, 1, std::ssize(sum)}, {0, 0, 0, 1}))) {
+    if (mhla::detail::overlap(mhla::detail::as_batch(rows),
+                              mhla::detail::places_of<A>(std::span<const A>(sum)))) {
       mhla::detail::fail_option(kName, "sum", "overlaps rows", "memory of its own");
     }
     if (!is_split(first, comm.size(), rows.rows)) {
