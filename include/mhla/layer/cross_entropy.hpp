@@ -94,8 +94,9 @@ CrossEntropy cross_entropy(const X& input, const Labels& labels,
     const A top = pfirst(largest);
     result.loss += std::log(static_cast<double>(total)) +
                    (static_cast<double>(top) - static_cast<double>(z[label]));
-    const bool largest_is_label = argmax(std::span(z, static_cast<std::size_t>(classes))) == label;
-    result.correct += largest_is_label && z[label] == top ? 1 : 0;  // not among NaN
+    if (z[label] == top) {  // which NaN is not
+      result.correct += argmax(std::span(z, static_cast<std::size_t>(classes))) == label ? 1 : 0;
+    }
     if (dlogits.absent()) continue;
     const P factor = pset1<P>(share / total);
     detail::update(

@@ -144,14 +144,14 @@ Index GraphLayer<T>::batch_of(const char* function, Index rows, Index batch) con
   const Index item_tokens = graph_.tokens(), most = graph_.most_tokens();
   if (batch < 0) fail_option(function, "batch", "is " + std::to_string(batch), "0 or more");
   if (item_tokens > 0) {
-    if (rows % item_tokens == 0 && (batch == 0 || batch == rows / item_tokens))
-      return rows / item_tokens;
-    if (rows % item_tokens == 0) {
-      fail_shape(function, "batch", "is " + std::to_string(batch),
-                 "0 or " + std::to_string(rows / item_tokens) + ", the items of x");
+    if (rows % item_tokens != 0) {
+      fail_shape(function, "x", "has " + std::to_string(rows) + " rows",
+                 std::to_string(item_tokens) + " tokens an item");
     }
-    fail_shape(function, "x", "has " + std::to_string(rows) + " rows",
-               std::to_string(item_tokens) + " tokens an item");
+    const Index items = rows / item_tokens;
+    if (batch == 0 || batch == items) return items;
+    fail_shape(function, "batch", "is " + std::to_string(batch),
+               "0 or " + std::to_string(items) + ", the items of x");
   }
   if (batch == 0) batch = 1;
   expect_whole_items(function, "x", rows, batch, "the batch");
