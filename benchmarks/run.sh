@@ -35,12 +35,13 @@ build_bench() {
     -DMHLA_BUILD_BENCHMARKS=ON -DCMAKE_BUILD_TYPE=Release "$@"
 }
 
-# run_bench FOLDER JSON [Google Benchmark arguments]
+# run_bench FOLDER JSON [Google Benchmark arguments]: JSON appears when it is complete.
 run_bench() {
   step "run $1/benchmarks/mhla_bench"
   "$1/benchmarks/mhla_bench" --benchmark_min_time=0.1 --benchmark_repetitions=5 \
-    --benchmark_enable_random_interleaving=true --benchmark_out="$2" \
+    --benchmark_enable_random_interleaving=true --benchmark_out="$2.part" \
     --benchmark_out_format=json "${@:3}"
+  mv "$2.part" "$2"
 }
 
 # draw PICTURE RESULTS...: draws the results if matplotlib is installed.
@@ -127,8 +128,7 @@ for argument in "$@"; do
   esac
   arguments+=("$argument")
 done
-run_bench "$build_dir" "$json.part" "${arguments[@]}"
-mv "$json.part" "$json"
+run_bench "$build_dir" "$json" "${arguments[@]}"
 if [[ $format != json ]]; then
   tell_written "$json"
   exit

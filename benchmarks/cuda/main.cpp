@@ -59,6 +59,11 @@ void save(const std::string& file, const Context& context, const std::vector<Res
 
 /// Returns true if all results were right.
 bool measure(const Arguments& arguments) {
+  const auto chosen = [&](const Case& c) { return arguments.matches(c.label()); };
+  const std::vector<Case> cases = all_cases();
+  if (!arguments.roofline && std::none_of(cases.begin(), cases.end(), chosen)) {
+    throw std::invalid_argument("--filter matches no case, expected some of --list");
+  }
   Session session;
   session.runs = arguments.runs();
   session.op.overlaps_heads = arguments.overlap_heads;
@@ -69,11 +74,6 @@ bool measure(const Arguments& arguments) {
   if (arguments.roofline) {
     print_roofline(std::cout, session);
     return true;
-  }
-  const auto chosen = [&](const Case& c) { return arguments.matches(c.label()); };
-  const std::vector<Case> cases = all_cases();
-  if (std::none_of(cases.begin(), cases.end(), chosen)) {
-    throw std::invalid_argument("--filter matches no case, expected some of --list");
   }
   std::vector<Result> results;
   bool right = true;
