@@ -115,6 +115,8 @@ def test_states_refuse_numbers_of_no_sequence_and_states_of_other_layers():
         for call in (state.restart, state.select):
             with pytest.raises(ValueError, match=sentence):
                 call(sequences)
+    with pytest.raises(ValueError, match="int64"):
+        layer.append(state, x[:, :1], torch.tensor([True, False, False]))
     with pytest.raises(ValueError, match="another layer"):
         state.copy_(Language(24, 2, 8, 4, "elu").start(3))
     assert state.counts == [9] * 3 and all(map(torch.equal, before, (t for t, _ in state.tensors())))

@@ -275,6 +275,8 @@ class Language(Rotary):
         expect("Language", x.shape[0] == count, "x", f"of {x.shape[0]} sequences", count)
         is_stream, on_device = (isinstance(state, StreamState),
                                 isinstance(sequences, torch.Tensor))
+        if on_device:
+            state.numbers(sequences)  # checks its type
         if not (is_stream and on_device):  # which would wait for the device
             order = list(range(count) if sequences is None else
                          sequences.tolist() if on_device else sequences)

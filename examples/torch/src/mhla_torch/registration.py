@@ -103,12 +103,12 @@ def _register(name, keeps):
         if any(ctx.needs_input_grad[angles:angles + 2]):
             raise RuntimeError(f"mhla::{name}_backward: query_angles or key_angles requires a "
                                'gradient, expected none: backend="formula" has it')
+        if dout is None:
+            return (None,) * len(names)
         saved = iter(ctx.saved_tensors)
         values = [next(saved) if is_tensor else other
                   for other, is_tensor in zip(ctx.others, ctx.tensors)]
         out = {"out": values.pop()} if ctx.has_out else {}
-        if dout is None:
-            return (None,) * len(names)
         needed = {argument for argument, is_needed in zip(names, ctx.needs_input_grad) if is_needed}
         unwanted = sum(1 << bit for bit, argument in enumerate(DIFFERENTIATED)
                        if argument not in needed)
