@@ -31,9 +31,9 @@ inline namespace MHLA_TARGET {
 
 /// Writes softmax attention of one head, or of every head of a batch, into `out`, which overlaps no
 /// input, but may be q itself. Eigen matrices q, k, v stand for inputs(q, k, v) (matrix_calls.hpp).
-/// A query without keys gets 0, and so does one whose scores are all -infinity. Ignores
-/// normalizer_q, normalizer_k. \throws shape_error, option_error for anything that does not fit,
-/// before `out` is touched.
+/// A query without keys gets 0, and so does one whose scores are all -infinity. normalizer_q and
+/// normalizer_k are ignored.
+/// \throws shape_error, option_error for anything that does not fit, before `out` is touched.
 template <AttentionInputs In>
 void softmax_bidirectional(const In& in, const std::type_identity_t<detail::output_of<In>>& out,
                            const SoftmaxOptions& options = {}, const Call& call = {});

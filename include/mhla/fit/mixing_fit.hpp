@@ -83,9 +83,9 @@ class MixingFit {
   MixingFit coarser(std::span<const Index> queries, std::span<const Index> keys) const;
   MixingFit coarser(std::span<const Index> blocks) const { return coarser(blocks, blocks); }
 
-  /// Returns the problem of coefficients x that all rows share: over the fitted coefficients, m_ib
-  /// = sum_l x_l basis(l, i, b), l < count. Cost: M^3 count. \throws option_error if the
-  /// denominators of all queries sum to 0 or less, or to no number.
+  /// Returns the problem of `count` coefficients x that all rows share: fitted coefficients are
+  /// m_ib = sum_l x_l basis(l, i, b). Cost: M^3 count.
+  /// \throws option_error if the denominators of all queries sum to 0 or less, or to no number.
   template <class Basis>
   NormalEquations normal_equations(Index count, Basis&& basis) const;
 

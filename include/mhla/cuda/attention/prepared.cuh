@@ -8,9 +8,9 @@
 ///     call.run(in, mixing, out, workspace, stream);       // each time
 ///
 /// The constructor plans, without a call of CUDA. The first run chooses the machine code and sets
-/// the shared memory limits of kernels. So does a run with a pattern after one without, or without
-/// one after one with. A run checks its arguments and launches. The driver encodes a tensor map again
-/// only if its tensor has moved. bidirectional() and causal() are a preparation and a run.
+/// the shared memory limits of kernels. A run that has a pattern where the last had none, or the
+/// reverse, does so again. A run checks its arguments and launches. The driver encodes a tensor map
+/// again only if its tensor has moved. bidirectional() and causal() are a preparation and a run.
 
 #include <cuda_runtime.h>
 

@@ -256,6 +256,7 @@ struct FusedGradientStages {
     });
     return words;
   }
+
   /// Sets the ring to the first block of a part of its pair, if there is that pair.
   MHLA_DEVICE void begin_part(const Params& p, Ring& ring, int part) const {
     ring.part = part;
