@@ -63,14 +63,24 @@ constexpr double power_of_two(int n) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(n + 1023) << 52);
 }
 
+/// The exponent of a number of at least 0, or that of the least normal number of T if it is
+/// greater.
+template <class T>
+int exponent_of(double x) {
+  const auto bits = static_cast<int>(std::bit_cast<std::uint64_t>(x) >> 52);
+  return std::max(bits - 1023, Format<T>::kLowest);
+}
+
 /// Rounds x to the nearest number of T, ties to even, overflow to infinity.
 template <class T>
 double round_to(double x) {
   using F = Format<T>;
-  if (x == 0 || !std::isfinite(x)) return x;
-  const int exponent = std::max(std::ilogb(x), F::kLowest) - (F::kDigits - 1);
-  const double unit = power_of_two(exponent), y = std::nearbyint(x / unit) * unit;
-  return std::abs(y) > F::kMax ? std::copysign(std::numeric_limits<double>::infinity(), x) : y;
+  const double size = std::abs(x);
+  if (!(size <= 2 * F::kMax)) return x + std::copysign(std::numeric_limits<double>::infinity(), x);
+  // Its last digit is the last one of T.
+  const double large = power_of_two(exponent_of<T>(size) - (F::kDigits - 1)) * 0x1.8p52;
+  const double y = (size + large) - large;
+  return std::copysign(y > F::kMax ? std::numeric_limits<double>::infinity() : y, x);
 }
 
 template <class T>
@@ -108,7 +118,7 @@ T from_double(double x) {
     } else if (std::isinf(y)) {
       bits = static_cast<unsigned>(kTop) << kFraction;
     } else if (y != 0) {
-      const int exponent = std::max(std::ilogb(y), F::kLowest);
+      const int exponent = exponent_of<T>(y);
       // From 2^kFraction on if normal.
       const double fraction = y * power_of_two(kFraction - exponent);
       bits = (static_cast<unsigned>(exponent - F::kLowest) << kFraction) +

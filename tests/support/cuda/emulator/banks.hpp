@@ -21,6 +21,14 @@ namespace emulator {
 /// `addresses`.
 inline std::uint64_t phase_conflicts(const std::uint32_t* addresses, int count,
                                      std::uint32_t bytes) {
+  std::uint32_t busy = 0;  // banks, each with one word
+  bool once = true;
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t banks = ((1u << bytes / 4) - 1) << addresses[i] / 4 % 32;
+    once = once && (busy & banks) == 0;
+    busy |= banks;
+  }
+  if (once) return 0;
   std::array<std::array<std::uint32_t, 32>, 32> words;
   std::array<std::uint32_t, 32> used{};
   std::uint32_t most = 1;

@@ -17,7 +17,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -41,7 +43,7 @@ class Clocks {
 
   explicit Clocks(int threads)
       : threads_(threads),
-        actors_(threads),
+        actors_(static_cast<std::size_t>(threads)),
         own_(static_cast<std::size_t>(threads), 1),
         seen_(static_cast<std::size_t>(threads),
               std::make_shared<const Vector>(static_cast<std::size_t>(threads + kMaxAdded))),
@@ -51,7 +53,8 @@ class Clocks {
 
   /// Adds an actor that is not a thread.
   Actor add_actor() {
-    if (actors_ == threads_ + kMaxAdded) throw std::length_error("emulator: too many actors");
+    const auto limit = static_cast<std::size_t>(threads_ + kMaxAdded);
+    if (actors_ == limit) throw std::length_error("emulator: too many actors");
     return static_cast<Actor>(actors_++);
   }
 
@@ -64,31 +67,51 @@ class Clocks {
     return e.actor == thread || e.clock <= (*seen_[thread])[e.actor];
   }
 
+  /// Returns the first thread t whose clock list[t] `thread` does not see.
+  std::optional<Actor> unseen(Actor thread, const Vector& list) const {
+    const Vector& seen = *seen_[thread];
+    int many = 0;
+    for (std::size_t t = 0; t < list.size(); ++t) many += list[t] > seen[t] ? 1 : 0;
+    if (many == 0) return {};
+    for (std::size_t t = 0; t < list.size(); ++t) {
+      if (list[t] > seen[t] && t != thread) return static_cast<Actor>(t);
+    }
+    return {};
+  }
+
   /// Merges what the thread did and saw into `into`.
   void release(Actor thread, Vector& into) {
     merge(into, *seen_[thread]);
     into[thread] = std::max(into[thread], own_[thread]++);
   }
 
-  /// Orders the thread after everything in `from`.
+  /// Orders the thread after everything in `from`. Threads that saw the same before, and acquire
+  /// the same one after another, share the result.
   void acquire(Actor thread, const Vector& from) {
-    if (contains(*seen_[thread], from)) return;
-    auto seen = std::make_shared<Vector>(*seen_[thread]);
-    merge(*seen, from);
-    seen_[thread] = std::move(seen);
+    auto& seen = seen_[thread];
+    if (seen != latest_.before || from != latest_.from) {
+      latest_ = {seen, from, seen};
+      if (!contains(*seen, from)) {
+        const auto merged = std::make_shared<Vector>(*seen);
+        merge(*merged, from);
+        latest_.after = merged;
+      }
+    }
+    seen = latest_.after;
   }
 
   /// Synchronises the threads: each is ordered after everything that all did before, and after
   /// `others`.
   template <class Threads>
   void join(const Threads& threads, const Vector* others = nullptr) {
-    const auto joint = std::make_shared<Vector>(others != nullptr ? *others : nothing());
-    const Vector* last = nullptr;
+    const Vector* last = seen_[*std::begin(threads)].get();
+    const auto joint = std::make_shared<Vector>(*last);
+    if (others != nullptr) merge(*joint, *others);
     for (const Actor t : threads) {
       if (seen_[t].get() != last) merge(*joint, *(last = seen_[t].get()));
       (*joint)[t] = std::max((*joint)[t], own_[t]++);
     }
-    const std::shared_ptr<const Vector> seen = joint;
+    const Shared seen = joint;
     for (const Actor t : threads) seen_[t] = seen;
   }
 
@@ -104,18 +127,27 @@ class Clocks {
   }
 
  private:
-  static void merge(Vector& into, const Vector& from) {
-    for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], from[i]);
+  using Shared = std::shared_ptr<const Vector>;
+  struct Acquired {
+    Shared before;
+    Vector from;
+    Shared after;
+  };
+
+  void merge(Vector& into, const Vector& from) const {
+    for (std::size_t i = 0; i < actors_; ++i) into[i] = std::max(into[i], from[i]);
   }
-  static bool contains(const Vector& all, const Vector& part) {
+  bool contains(const Vector& all, const Vector& part) const {
     bool inside = true;
-    for (std::size_t i = 0; i < all.size(); ++i) inside &= part[i] <= all[i];
+    for (std::size_t i = 0; i < actors_; ++i) inside &= part[i] <= all[i];
     return inside;
   }
 
-  int threads_, actors_;
+  int threads_;
+  std::size_t actors_;
   Vector own_;
-  std::vector<std::shared_ptr<const Vector>> seen_;
+  std::vector<Shared> seen_;
+  Acquired latest_;
   std::vector<Vector> fences_;  ///< clocks of each thread's fences, ascending
 };
 

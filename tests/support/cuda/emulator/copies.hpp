@@ -8,9 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "emulator/block.hpp"
@@ -39,23 +37,26 @@ class Copies {
       block_.global.read(who, from, 16, 16, Read::kCoherent, "cp.async");
       if (!copy.late) std::memcpy(copy.bytes, from, 16);
     }
-    threads_[who].open.push_back(copy);
+    threads_[who].copies.push_back(copy);
     block_.add(kCopies);
   }
 
   void commit() {
     Queue& queue = threads_[block_.who()];
-    queue.groups.push_back(std::move(queue.open));
-    queue.open.clear();
+    queue.groups.push_back(queue.copies.size());
     block_.pause();
   }
 
   void wait(std::size_t pending) {
     Queue& queue = threads_[block_.who()];
-    while (queue.groups.size() > pending) {
-      for (Copy& copy : queue.groups.front()) end(copy);
-      queue.groups.pop_front();
-    }
+    if (queue.groups.size() <= pending) return;
+    const auto ended = queue.groups.end() - static_cast<std::ptrdiff_t>(pending);
+    const std::size_t count = *(ended - 1);
+    for (std::size_t i = 0; i < count; ++i) end(queue.copies[i]);
+    queue.copies.erase(queue.copies.begin(),
+                       queue.copies.begin() + static_cast<std::ptrdiff_t>(count));
+    queue.groups.erase(queue.groups.begin(), ended);
+    for (std::size_t& end_of_group : queue.groups) end_of_group -= count;
   }
 
  private:
@@ -66,8 +67,8 @@ class Copies {
     std::byte bytes[16];
   };
   struct Queue {
-    std::vector<Copy> open;
-    std::deque<std::vector<Copy>> groups;
+    std::vector<Copy> copies;         ///< in flight, in the order of their start
+    std::vector<std::size_t> groups;  ///< number of copies before the end of each group
   };
 
   void end(Copy& copy) {

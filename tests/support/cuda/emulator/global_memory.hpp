@@ -55,6 +55,7 @@ class GlobalMemory {
     place_ = &place;
     lists_.clear();
     waits_.clear();
+    waited_.assign(static_cast<std::size_t>(clocks.threads()), 0);
     releases_.begin_block();
   }
   void end_block() const {
@@ -128,9 +129,12 @@ class GlobalMemory {
   }
   /// Returns true if an access of the previous launch may still be in flight.
   bool running(std::uint32_t serial) const { return serial >= running_begin_ && !now(serial); }
+  /// Returns true if the thread is ordered after a wait of its block. It then stays so.
   bool waited(Actor who) const {
-    return std::any_of(waits_.begin(), waits_.end(),
-                       [&](const Epoch& wait) { return clocks_->sees(who, wait); });
+    char& known = waited_[who];
+    const auto seen = [&](const Epoch& wait) { return clocks_->sees(who, wait); };
+    if (known == 0) known = std::any_of(waits_.begin(), waits_.end(), seen) ? 1 : 0;
+    return known != 0;
   }
   bool readers_ordered(Actor who, const Granule& g) const;
   void note_read(Actor who, Granule& g);
@@ -142,7 +146,8 @@ class GlobalMemory {
   std::uint32_t serial_ = 0, launch_begin_ = 1;
   std::uint32_t running_begin_ = 1;  ///< of the previous launch, if it may still run
   bool early_ = false;
-  std::vector<Epoch> waits_;                          ///< the block's waits for the previous launch
+  std::vector<Epoch> waits_;          ///< the block's waits for the previous launch
+  mutable std::vector<char> waited_;  ///< by thread, 1 if it is known to be ordered after a wait
   std::unordered_map<const Granule*, Vector> lists_;  ///< reads of this block by several threads
   Releases releases_;
   const Clocks* clocks_ = nullptr;

@@ -24,18 +24,12 @@ inline std::uint16_t to_bfloat16(float x) {
 
 /// 1 sign, 5 exponent, 10 mantissa bits.
 inline float from_half(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 31;
-  const auto mantissa = static_cast<float>(bits & 1023);
-  float x;
-  if (exponent == 31) {
-    x = mantissa == 0 ? std::numeric_limits<float>::infinity()
-                      : std::numeric_limits<float>::quiet_NaN();
-  } else if (exponent == 0) {
-    x = mantissa * 0x1p-24f;
-  } else {
-    x = std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 112) << 23 |
-                             static_cast<std::uint32_t>(bits & 1023) << 13);
-  }
+  const std::uint32_t size = bits & 0x7FFFu;
+  // The bits as those of a float are of a number 2^112 times smaller, subnormal or not.
+  const float finite = std::bit_cast<float>(size << 13) * 0x1p112f;
+  const float special = size == 0x7C00u ? std::numeric_limits<float>::infinity()
+                                        : std::numeric_limits<float>::quiet_NaN();
+  const float x = size < 0x7C00u ? finite : special;
   return (bits & 0x8000) != 0 ? -x : x;
 }
 

@@ -52,68 +52,61 @@ class SharedMemory {
 
   /// A thread reads multiples of 4 bytes, aligned to 4.
   void read(Actor who, std::uint32_t address, std::uint32_t bytes, void* to, const char* what) {
-    Granule* g = locate(who, address, bytes, what);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) {
-      check_read(who, *g, what);
-      note_read(clocks_.now(who), *g);
-    }
+    for_each(locate(who, address, bytes, what), bytes, [&](Granule& g) {
+      check_read(who, g, what);
+      note_read(clocks_.now(who), g);
+    });
     std::memcpy(to, at(address), bytes);
   }
 
   /// A thread writes.
   void write(Actor who, std::uint32_t address, std::uint32_t bytes, const void* from,
              const char* what) {
-    Granule* g = locate(who, address, bytes, what);
-    const Epoch now = clocks_.now(who);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) {
-      check_write(who, *g, false, what);
-      forget_readers(*g);
-      note_write(now, kWritten, *g);
-    }
+    for_each(locate(who, address, bytes, what), bytes, [&](Granule& g) {
+      check_write(who, g, false, what);
+      forget_readers(g);
+      note_write(clocks_.now(who), kWritten, g);
+    });
     std::memcpy(at(address), from, bytes);
   }
 
   /// Begins a write of an operation that thread `who` starts.
   void begin_write(Actor who, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
                    const char* what) {
-    Granule* g = locate(who, address, bytes, what);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) {
-      check_write(who, *g, true, what);
-      if (proxy == Proxy::kAsync) check_proxy(who, *g, what);
-      forget_readers(*g);
-      note_write({who, 0}, kWriteInFlight, *g);
-    }
+    for_each(locate(who, address, bytes, what), bytes, [&](Granule& g) {
+      check_write(who, g, true, what);
+      if (proxy == Proxy::kAsync) check_proxy(who, g, what);
+      forget_readers(g);
+      note_write({who, 0}, kWriteInFlight, g);
+    });
     std::memset(at(address), 0xFF, bytes);
   }
 
   /// Ends a write of an operation. Threads that see the epoch can read the bytes.
   void end_write(Epoch as, std::uint32_t address, std::uint32_t bytes, Proxy proxy,
                  const void* from) {
-    Granule* g = &granule(address);
     const unsigned flags =
         kWritten | kCopied | (proxy == Proxy::kAsync ? unsigned{kThroughAsync} : 0);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) note_write(as, flags, *g);
+    for_each(&granule(address), bytes, [&](Granule& g) { note_write(as, flags, g); });
     std::memcpy(at(address), from, bytes);
   }
 
   /// Begins a read of an operation that thread `who` starts, through the asynchronous proxy.
   void begin_read(Actor who, std::uint32_t address, std::uint32_t bytes, const char* what) {
-    Granule* g = locate(who, address, bytes, what);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) {
-      check_read(who, *g, what);
-      check_proxy(who, *g, what);
-      ++g->readers;
-    }
+    for_each(locate(who, address, bytes, what), bytes, [&](Granule& g) {
+      check_read(who, g, what);
+      check_proxy(who, g, what);
+      ++g.readers;
+    });
   }
 
   /// Ends a read of an operation. Threads that see the epoch, of any actor, can overwrite the
   /// bytes.
   void end_read(Epoch as, std::uint32_t address, std::uint32_t bytes) {
-    Granule* g = &granule(address);
-    for (Granule* const end = g + bytes / 4; g != end; ++g) {
-      --g->readers;
-      note_operation(as, *g);
-    }
+    for_each(&granule(address), bytes, [&](Granule& g) {
+      --g.readers;
+      note_operation(as, g);
+    });
   }
 
   /// Returns the current bytes, unchecked.
@@ -123,7 +116,7 @@ class SharedMemory {
 
  private:
   static constexpr Actor kNobody = 0xFFFF, kSeveral = 0xFFFE;
-  enum Flags : unsigned char {
+  enum Flags : std::uint16_t {
     kWritten = 1,        ///< has been written
     kWriteInFlight = 2,  ///< an operation will write
     kCopied = 4,         ///< written by an asynchronous operation
@@ -136,7 +129,9 @@ class SharedMemory {
     Actor writer = kNobody, reader = kNobody;
     std::uint32_t operations = 0;  ///< index in operations_ of the latest read
     std::uint16_t readers = 0;     ///< number of operations that read
-    unsigned char flags = 0;
+    std::uint16_t flags = 0;
+
+    bool operator==(const Granule&) const = default;
   };
 
   /// A read by an operation. `before` links to reads of other actors since the bytes were written.
@@ -150,6 +145,20 @@ class SharedMemory {
   Granule* locate(Actor who, std::uint32_t address, std::uint32_t bytes, const char* what) {
     check(who, address, bytes, 4, what);
     return &granule(address);
+  }
+
+  /// Calls visit(granule) for `bytes` bytes from `first` on. What it makes of a granule holds for
+  /// the next ones in the same state. Lists of readers belong to one granule each.
+  template <class Visit>
+  static void for_each(Granule* first, std::uint32_t bytes, const Visit& visit) {
+    Granule* const end = first + bytes / 4;
+    for (Granule* g = first; g != end;) {
+      const Granule before = *g;
+      visit(*g);
+      const Granule& after = *g++;
+      if (before.reader == kSeveral || after.reader == kSeveral) continue;
+      for (; g != end && *g == before; ++g) *g = after;
+    }
   }
 
   void check_read(Actor who, const Granule& g, const char* what) const {
@@ -178,7 +187,7 @@ class SharedMemory {
   void note_write(Epoch as, unsigned flags, Granule& g) {
     g.writer = as.actor;
     g.write_clock = as.clock;
-    g.flags = static_cast<unsigned char>(flags);
+    g.flags = static_cast<std::uint16_t>(flags);
   }
 
   void note_read(Epoch as, Granule& g) {
@@ -233,12 +242,7 @@ class SharedMemory {
     if (g.reader != kSeveral) {
       return clocks_.sees(who, {g.reader, g.read_clock}) ? kNobody : g.reader;
     }
-    const Vector& list = lists_[g.read_clock];
-    for (std::size_t t = 0; t < list.size(); ++t) {
-      const Actor reader = static_cast<Actor>(t);
-      if (list[t] != 0 && !clocks_.sees(who, {reader, list[t]})) return reader;
-    }
-    return kNobody;
+    return clocks_.unseen(who, lists_[g.read_clock]).value_or(kNobody);
   }
 
   [[noreturn]] void fail(Kind kind, Actor who, const Granule& g, const char* what,
