@@ -2,27 +2,30 @@
 
 # Adds the kernels of a header as entry functions, for all `types` and each of the `variants`, to the
 # units of these pairs of widths. `kernel` is made of T, D, E and V; for needs and fences: entry.cuh.
-# A header comes again with a suffix, with _sm90 for 90a alone. Only (64, 64) has both 16-bit types.
+# A header comes again with a suffix, with _sm90 for 90a alone. A unit has one 16-bit type. Kernels
+# of one unit alone have both.
 function(add_kernels header kernel variants needs fences widths)
   set(architectures 80 90a)
   if("${header};${ARGN}" MATCHES "_sm90(;|$)")
     set(architectures 90a)
   endif()
   foreach(pair IN LISTS widths)
-    set(types_of_pair ${types})
-    if("${type_of_${pair}}" IN_LIST types)
-      set(types_of_pair ${type_of_${pair}})
-    endif()
-    set(i 0)
-    set(entries "")
-    foreach(type IN LISTS types_of_pair)
-      foreach(variant IN LISTS variants)
-        math(EXPR i "${i} + 1")
-        string(APPEND entries "inline constexpr auto* kFunction${i} ="
-               " Entry<Kernel<${type}, ${variant}>, ${needs}, ${fences}>::kFunction;\n")
+    foreach(architecture IN LISTS architectures)
+      set(types_of_unit ${types})
+      set(type "${type_of_${pair}}${type_of_${pair}_${architecture}}")
+      if(type IN_LIST types AND NOT "${widths};${architectures}" STREQUAL "64x64;90a")
+        set(types_of_unit ${type})
+      endif()
+      set(i 0)
+      set(entries "")
+      foreach(type IN LISTS types_of_unit)
+        foreach(variant IN LISTS variants)
+          math(EXPR i "${i} + 1")
+          string(APPEND entries "inline constexpr auto* kFunction${i} ="
+                 " Entry<Kernel<${type}, ${variant}>, ${needs}, ${fences}>::kFunction;\n")
+        endforeach()
       endforeach()
-    endforeach()
-    string(CONFIGURE [[
+      string(CONFIGURE [[
 #include "mhla/cuda/kernel/@header@.cuh"
 namespace mhla::cuda::build::@header@@ARGN@ {
 template <class T, auto V>
@@ -30,7 +33,6 @@ using Kernel = @kernel@;
 @entries@
 }  // namespace mhla::cuda::build::@header@@ARGN@
 ]] text @ONLY)
-    foreach(architecture IN LISTS architectures)
       set_property(DIRECTORY APPEND_STRING PROPERTY kernels_${pair}_${architecture} "${text}")
     endforeach()
   endforeach()
