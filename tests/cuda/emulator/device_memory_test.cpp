@@ -110,6 +110,12 @@ TEST(PlantedBugs, OfKernelsThatBeginEarly) {
   const char* const kWrites = "uses is not ordered after griddepcontrol.wait";
   const Bug bugs[] = {
       {"read before the wait", kReads, {without(grid_wait), load_placed, only_wrong(grid_wait)}},
+      {"read before the wait of block 1",
+       kReads,
+       {instead(in_block(0, grid_wait), grid_wait), load_placed, only_wrong(grid_wait)}},
+      {"read before the wait of block 0",
+       kReads,
+       {instead(in_block(1, grid_wait), grid_wait), load_placed, only_wrong(grid_wait)}},
       {"read after the wait of another thread",
        kReads,
        {by(0, grid_wait), without(barrier), load_placed, only_wrong(barrier)}},

@@ -62,7 +62,11 @@ TEST(PlantedBugs, OfSharedMemory) {
       {"warp 1 tells warp 2 what warp 0 wrote",
        kUnordered,
        {in_warp(0, write), of_threads(0, 64, meet(1, 64)), in_warp(1, meet(2, 64)), without(told),
-        in_warp(2, read(64)), only_wrong(told)}}};
+        in_warp(2, read(64)), only_wrong(told)}},
+      {"write of one of four words that two warps read",
+       "race",
+       {by(0, write_slot), barrier, by(0, read_slot(0)), by(32, read_slot(32)), barrier,
+        by(33, load(0)), by(64, load(1)), instead(by(64, store(0)), by(64, store(1)))}}};
   expect_found(of_three_warps, {96});
 }
 
@@ -73,7 +77,7 @@ TEST(PlantedBugs, OfCopies) {
       {"wait for the group before",
        "early read",
        {copy(0), commit, copy(0, 16, 64), commit, wait_for_older,
-        instead(read_slot(64), read_slot(0))}},
+        instead(read_slot(64), read_slot(0)), wait, read_slot(64)}},
       {"copy of another thread",
        "early read|uninitialized",
        {copy(0), commit, wait, without(barrier), read_slot(33)}},

@@ -193,6 +193,12 @@ TEST(PlantedBugs, OfPhases) {
                })},
       {"parity of the phase before", "race", changed(gather, "pass", first)}};
   expect_found(bugs);
+  const Bug of_three_warps[] = {
+      {"a phase that two warps wait for tells only what the third did",
+       "race|uninitialized",
+       {init, publish, barrier, by(40, store(0)), of_threads(0, 64, meet(1, 64)), without(barrier),
+        by(65, arrive), by(0, pass(0)), by(64, pass(0)), by(64, load(0))}}};
+  expect_found(of_three_warps, {96});
 }
 
 // ---- registers that groups of warps give and take ----------------------------------------------

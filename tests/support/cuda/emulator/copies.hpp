@@ -5,10 +5,13 @@
 /// from memory at one end of that time, which the schedule chooses. For the clocks, the waiting
 /// thread writes them at the wait. Counted by thread: "copies".
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulator/block.hpp"
@@ -38,25 +41,26 @@ class Copies {
       if (!copy.late) std::memcpy(copy.bytes, from, 16);
     }
     threads_[who].copies.push_back(copy);
+    ++threads_[who].open;
     block_.add(kCopies);
   }
 
   void commit() {
     Queue& queue = threads_[block_.who()];
-    queue.groups.push_back(queue.copies.size());
+    queue.groups.push_back(std::exchange(queue.open, 0));
     block_.pause();
   }
 
   void wait(std::size_t pending) {
     Queue& queue = threads_[block_.who()];
-    if (queue.groups.size() <= pending) return;
-    const auto ended = queue.groups.end() - static_cast<std::ptrdiff_t>(pending);
-    const std::size_t count = *(ended - 1);
-    for (std::size_t i = 0; i < count; ++i) end(queue.copies[i]);
+    const auto begin = queue.groups.begin();
+    const auto end =
+        queue.groups.end() - static_cast<std::ptrdiff_t>(std::min(pending, queue.groups.size()));
+    const std::size_t ended = std::accumulate(begin, end, std::size_t{0});
+    for (std::size_t i = 0; i < ended; ++i) finish(queue.copies[i]);
     queue.copies.erase(queue.copies.begin(),
-                       queue.copies.begin() + static_cast<std::ptrdiff_t>(count));
-    queue.groups.erase(queue.groups.begin(), ended);
-    for (std::size_t& end_of_group : queue.groups) end_of_group -= count;
+                       queue.copies.begin() + static_cast<std::ptrdiff_t>(ended));
+    queue.groups.erase(begin, end);
   }
 
  private:
@@ -68,10 +72,11 @@ class Copies {
   };
   struct Queue {
     std::vector<Copy> copies;         ///< in flight, in the order of their start
-    std::vector<std::size_t> groups;  ///< number of copies before the end of each group
+    std::vector<std::size_t> groups;  ///< number of copies of each group
+    std::size_t open = 0;             ///< number of copies since the last group
   };
 
-  void end(Copy& copy) {
+  void finish(Copy& copy) {
     const Actor who = block_.who();
     if (copy.from != nullptr) {
       block_.global.read_again(who, copy.from, 16, "cp.async");
