@@ -70,9 +70,6 @@ class Clocks {
   /// Returns the first thread t whose clock list[t] `thread` does not see.
   std::optional<Actor> unseen(Actor thread, const Vector& list) const {
     const Vector& seen = *seen_[thread];
-    int many = 0;
-    for (std::size_t t = 0; t < list.size(); ++t) many += list[t] > seen[t] ? 1 : 0;
-    if (many == 0) return {};
     for (std::size_t t = 0; t < list.size(); ++t) {
       if (list[t] > seen[t] && t != thread) return static_cast<Actor>(t);
     }
@@ -100,13 +97,11 @@ class Clocks {
     seen = latest_.after;
   }
 
-  /// Synchronises the threads: each is ordered after everything that all did before, and after
-  /// `others`.
+  /// Synchronises the threads: each is ordered after everything that all did before.
   template <class Threads>
-  void join(const Threads& threads, const Vector* others = nullptr) {
+  void join(const Threads& threads) {
     const Vector* last = seen_[*std::begin(threads)].get();
     const auto joint = std::make_shared<Vector>(*last);
-    if (others != nullptr) merge(*joint, *others);
     for (const Actor t : threads) {
       if (seen_[t].get() != last) merge(*joint, *(last = seen_[t].get()));
       (*joint)[t] = std::max((*joint)[t], own_[t]++);

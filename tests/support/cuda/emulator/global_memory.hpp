@@ -55,7 +55,7 @@ class GlobalMemory {
     place_ = &place;
     lists_.clear();
     waits_.clear();
-    waited_.assign(static_cast<std::size_t>(clocks.threads()), 0);
+    waited_.assign(static_cast<std::size_t>(clocks.threads()), false);
     releases_.begin_block();
   }
   void end_block() const {
@@ -131,10 +131,9 @@ class GlobalMemory {
   bool running(std::uint32_t serial) const { return serial >= running_begin_ && !now(serial); }
   /// Returns true if the thread is ordered after a wait of its block. It then stays so.
   bool waited(Actor who) const {
-    char& known = waited_[who];
     const auto seen = [&](const Epoch& wait) { return clocks_->sees(who, wait); };
-    if (known == 0) known = std::any_of(waits_.begin(), waits_.end(), seen) ? 1 : 0;
-    return known != 0;
+    if (!waited_[who]) waited_[who] = std::any_of(waits_.begin(), waits_.end(), seen);
+    return waited_[who];
   }
   bool readers_ordered(Actor who, const Granule& g) const;
   void note_read(Actor who, Granule& g);
@@ -147,7 +146,7 @@ class GlobalMemory {
   std::uint32_t running_begin_ = 1;  ///< of the previous launch, if it may still run
   bool early_ = false;
   std::vector<Epoch> waits_;          ///< the block's waits for the previous launch
-  mutable std::vector<char> waited_;  ///< by thread, 1 if it is known to be ordered after a wait
+  mutable std::vector<bool> waited_;  ///< by thread, true if it is known to be ordered after a wait
   std::unordered_map<const Granule*, Vector> lists_;  ///< reads of this block by several threads
   Releases releases_;
   const Clocks* clocks_ = nullptr;
@@ -272,11 +271,7 @@ inline bool GlobalMemory::readers_ordered(Actor who, const Granule& g) const {
   if (g.reader != kSeveral) return ordered(who, g.read_serial, {g.reader, g.read_clock});
   const auto list = lists_.find(&g);
   if (list == lists_.end()) return false;  // reads of an earlier block
-  for (std::size_t t = 0; t < list->second.size(); ++t) {
-    const Clock clock = list->second[t];
-    if (clock != 0 && !clocks_->sees(who, {static_cast<Actor>(t), clock})) return false;
-  }
-  return g.read_serial == serial_;
+  return !clocks_->unseen(who, list->second) && g.read_serial == serial_;
 }
 
 inline void GlobalMemory::note_read(Actor who, Granule& g) {

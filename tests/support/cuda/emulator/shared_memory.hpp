@@ -116,7 +116,7 @@ class SharedMemory {
 
  private:
   static constexpr Actor kNobody = 0xFFFF, kSeveral = 0xFFFE;
-  enum Flags : std::uint16_t {
+  enum Flags : unsigned char {
     kWritten = 1,        ///< has been written
     kWriteInFlight = 2,  ///< an operation will write
     kCopied = 4,         ///< written by an asynchronous operation
@@ -129,7 +129,7 @@ class SharedMemory {
     Actor writer = kNobody, reader = kNobody;
     std::uint32_t operations = 0;  ///< index in operations_ of the latest read
     std::uint16_t readers = 0;     ///< number of operations that read
-    std::uint16_t flags = 0;
+    unsigned char flags = 0;
 
     bool operator==(const Granule&) const = default;
   };
@@ -147,8 +147,9 @@ class SharedMemory {
     return &granule(address);
   }
 
-  /// Calls visit(granule) for `bytes` bytes from `first` on. What it makes of a granule holds for
-  /// the next ones in the same state. Lists of readers belong to one granule each.
+  /// Calls visit(granule) for `bytes` bytes from `first` on. The next granules in the same state
+  /// get its new state without a visit. Granules with lists of readers are visited each: a list
+  /// belongs to one granule.
   template <class Visit>
   static void for_each(Granule* first, std::uint32_t bytes, const Visit& visit) {
     Granule* const end = first + bytes / 4;
@@ -187,7 +188,7 @@ class SharedMemory {
   void note_write(Epoch as, unsigned flags, Granule& g) {
     g.writer = as.actor;
     g.write_clock = as.clock;
-    g.flags = static_cast<std::uint16_t>(flags);
+    g.flags = static_cast<unsigned char>(flags);
   }
 
   void note_read(Epoch as, Granule& g) {
