@@ -14,7 +14,7 @@ const std::string& before_mpi();
 
 struct MpiRanks {
   /// Timeout in seconds, for tests in which a rank does not answer.
-  static constexpr double kImpatience = 3;
+  static constexpr double kImpatience = 1;
 
   /// Calls f(rank) on this rank. A barrier comes first, since a rank may have failed a test early.
   static void run(auto&& f, double timeout = 60) {

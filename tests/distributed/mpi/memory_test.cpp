@@ -61,7 +61,7 @@ namespace mhla::test {
 namespace {
 
 /// Seconds: more for many ranks on few processors, fewer for many failures.
-const double kTimeout = std::getenv("MHLA_ALLOCATIONS") == nullptr ? 4 : 1;
+const double kTimeout = std::getenv("MHLA_ALLOCATIONS") == nullptr ? 2 : 1;
 
 struct Failure {
   int rank;
