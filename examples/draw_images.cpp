@@ -39,6 +39,7 @@ struct Options : examples::Comparison {
   Settings settings;
   Drawing drawing;
   Index images = 60000;  // for training
+  Index test_images = 10000;
   Index epochs = 3;      // of the classifier
   std::string data = "/usr/share/datasets/fashion-mnist";
 };
@@ -71,6 +72,7 @@ void parse(CLI::App& app, Options& o, int argc, char** argv) {
 
   if (o.quick) {
     o.epochs = 1;
+    o.test_images = 1000;
     examples::set_quick_values(app, {{"--images", o.images, 2000},
                                      {"--dim", s.dim, 16},
                                      {"--depth", s.depth, 1},
@@ -108,7 +110,7 @@ std::optional<Result> run_one(const Settings& settings, const Options& o,
 int run(const Options& o) {
   expect_files(o);
   const auto training = examples::read_images(o.data, examples::Part::kTraining, o.images);
-  const auto test = examples::read_images(o.data, examples::Part::kTest, 10000);
+  const auto test = examples::read_images(o.data, examples::Part::kTest, o.test_images);
   mhla::ThreadPool pool(o.threads);
   Judge judge(training, test, o.epochs, o.settings.seed, pool);
   std::printf("the classifier is right about %.1f %% of the test images\n", 100 * judge.accuracy());

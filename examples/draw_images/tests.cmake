@@ -2,7 +2,7 @@
 
 if(EXISTS ${mhla_fashion_mnist})
   example_whole_run_test(draw_images)
-  example_checkpoint_test(draw_images "frechet|images" --quick --attention mhla --steps 300 --batch 8
+  example_checkpoint_test(draw_images "frechet|images" --quick --attention mhla --steps 150 --batch 8
                           --threads 1)
 else()
   message(STATUS "mhla: no test of drawing without Fashion-MNIST (Debian: dataset-fashion-mnist)")

@@ -29,7 +29,7 @@ struct GradientError {
 /// Largest error of a gradient.
 /// \param gradient  gradient of the loss at `row`
 /// \param loss      function: row -> loss
-/// \param step      h; also h / 10 and h / 100, for kinks of relu within h
+/// \param step      h; if the error is large, h / 10 and h / 100 too, for kinks of relu within h
 template <class Loss>
 GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vector<double> row,
                              std::span<const double> gradient, double step, Loss&& loss) {
@@ -55,6 +55,7 @@ GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vec
       const double difference = (loss_at(h) - loss_at(-h)) / (2 * h);
       error = std::min(error, std::abs(difference - derivative) /
                                   std::max({std::abs(difference), std::sqrt(squares), 1e-12}));
+      if (error <= kLargestGradientError) break;
     }
     std::ranges::copy(before, numbers.begin());
     if (!(error <= worst.relative)) worst = {error, tensor.name};

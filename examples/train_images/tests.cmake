@@ -4,7 +4,7 @@ if(EXISTS ${mhla_fashion_mnist})
   example_whole_run_test(train_images -DDATA=${mhla_fashion_mnist})
   example_checkpoint_test(
     train_images "test_accuracy|learned_mixing" --data ${mhla_fashion_mnist} --attention mhla
-    --dim 16 --depth 1 --images 2048 --batch 16 --epochs 2 --test-images 300 --threads 1)
+    --dim 16 --depth 1 --images 1024 --batch 16 --epochs 2 --test-images 300 --threads 1)
   example_error_test(needs_a_checkpoint_to_resume train_images
                      "nothing.softmax.safetensors is not there" --data ${mhla_fashion_mnist}
                      --images 64 --output ${CMAKE_CURRENT_BINARY_DIR}/nothing --resume)

@@ -4,7 +4,7 @@ set(mhla_text ${PROJECT_SOURCE_DIR}/include/mhla/README.md)
 example_whole_run_test(write_text -DTEXT=${mhla_text})
 example_checkpoint_test(
   write_text "held_out_bits|paragraph" --text ${mhla_text} --attention mhla --dim 16 --depth 1
-  --context 128 --block 16 --steps 700 --threads 1 --letters 50)
+  --context 128 --block 16 --steps 300 --threads 1 --letters 50)
 if(TARGET mhla::mpi AND MPIEXEC_EXECUTABLE)
   set(ranks ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 3 ${MPIEXEC_PREFLAGS})
   example_ranks_test(
