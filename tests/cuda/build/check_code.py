@@ -15,6 +15,7 @@ after a breach.
 """
 
 import fcntl
+import math
 import os
 import re
 import struct
@@ -28,6 +29,7 @@ ROOT = FOLDER.parents[2]
 TABLE = FOLDER / "instructions.txt"
 FLAGS = ("-std=c++20", "-I", ROOT / "include", "-I", ROOT / "tests")
 COUNT_TOLERANCE = 0.01  # a count may differ by this share of the stored one
+ROW_KERNELS = "Mixing|DecayMixing|DecayProducts|SummaryProducts"
 NEWER_STACK = 16  # bytes of spilled registers that a newer architecture may have
 
 # Members of Needs (entry.cuh), each with its instructions in PTX, and with the name and the opcode
@@ -297,6 +299,17 @@ def check_newer(nvcc, work, arch, widths):
     return breaches_of_kernels(int(arch), report, ptx.read_text(), cubin.read_bytes())
 
 
+def stand_in(kernel):
+    """The mangled name without what a checked kernel may have otherwise. That is the 16-bit type, as
+    a unit has one. Kernels that see summaries as rows of numbers have other widths of the same
+    kind: kernels.cmake."""
+    if re.search(rf"\d({ROW_KERNELS})Sm80I", kernel):
+        numbers = math.prod(map(int, re.findall(r"Li(\d+)E", kernel)))  # of a summary
+        kind = "power of two" if numbers.bit_count() == 1 else numbers % 128
+        kernel = re.sub(r"Li\d+E", "", kernel) + f" {kind}"
+    return re.sub("8bfloat16|4half", "T", kernel)
+
+
 def check_launched(nvcc, work, widths):
     """Every kernel that launched.cu lists must be an entry function of a unit, by mangled names."""
     of_keys, of_values = widths.split("x")
@@ -304,23 +317,15 @@ def check_launched(nvcc, work, widths):
     run(nvcc, *FLAGS, "-gencode", "arch=compute_90a,code=sm_90a", "-DMHLA_ARCH=90",
         f"-DMHLA_WIDTH={of_keys}", f"-DMHLA_VALUE_WIDTH={of_values}", "-ptx",
         FOLDER / "launched.cu", "-o", listed)
-    # Gradients multiply (E, D), or (E / 2, D) of wide values.
-    product = int(of_values) // (2 if int(of_values) > 128 else 1)
-    units = [unit for pair in {widths, f"{product}x{of_keys}"}
-             for unit in work.glob(f"*_{pair}_sm*.ptx")]
-    texts = {unit: unit.read_text() for unit in units}
-    checked = {kernel for text in texts.values() for kernel in re.findall(
-        r"\.entry \w*?5entryI(\w*E)" + 6 * r"Li\d+E" + "EEvNT_", text)}
+    checked = {kernel for report in work.glob("kernels_*_sm*.txt") for kernel in re.findall(
+        r"entry function '\w*?5entryI(\w*E)" + 6 * r"Li\d+E" + "EEvNT_", report.read_text())}
     launched = re.findall(r"\.entry \w*?8launchedI(\w*E)EEvv", listed.read_text())
-    # A unit has one 16-bit type: CMakeLists.txt. Its kernels stand for the other's.
-    types = ("8bfloat16", "4half")
-    checked = {re.sub("|".join(types), "T", kernel) for kernel in checked}
-    launched = [re.sub("|".join(types), "T", kernel) for kernel in launched]
+    checked = {stand_in(kernel) for kernel in checked}
     print(f"{len(launched)} kernels, {len(checked)} entry functions of units")
     if not launched:
         yield "no kernel is launched"
     for kernel in launched:
-        if kernel not in checked:
+        if stand_in(kernel) not in checked:
             yield f"no unit has {kernel}"
 
 

@@ -49,6 +49,14 @@ set(fused 32x32 48x48 64x64 72x72 96x96 128x128)
 set(held ${all})
 list(REMOVE_ITEM held 256x256)
 set(narrow 72x72)
+# Kernels that see a summary as a row of numbers have the same code for all widths of a kind: powers
+# of two, 72, and other multiples of 16. Other kernels have D alone, or no width.
+set(kinds 64x64 72x72 96x96)
+set(of_d ${all})
+list(REMOVE_ITEM of_d 48x96 96x48 128x256)
+set(turned_d ${of_d})
+list(REMOVE_ITEM turned_d 72x72)
+set(any 64x64)
 set(types bfloat16 half)
 set(both Precision::kSingle Precision::kPair)
 set(most "form_bounds<D, E>")
@@ -79,18 +87,18 @@ add_kernels(read_out_sm90 "ReadOutSm90<T, D, E, V, true>" "${both}"
 add_kernels(summary_mma_sm90 "SummaryMmaSm90<T, D, E, V>" "${both}"
             "kMma | kMatrices | kTensorLoads | kWaits | kLaunches" 0 "${narrow}")
 add_kernels(mixing_sm80 "MixingSm80<T, D, E, V>" "${both}" "${sm80} | kWaits | kLaunches" 0
-            "${all}")
+            "${kinds}")
 add_kernels(mixing_sm80 "MixingSm80<T, D, E, V, true>" "${both}" "${sm80} | kWaits | kLaunches" 0
-            "${all}" _skips)
+            "${kinds}" _skips)
 add_kernels(rounded_mixing "RoundedMixingSm80<T, V>" "${both}" "kWaits | kLaunches" 0 "${boxes}")
 add_kernels(mixing_sm90 "MixingSm90<T, D, E, V>" "${both}" "${sm90} | kCopies | kTensorStores" 1
             "${boxes}")
 add_kernels(decay_mixing_sm80 "DecayMixingSm80<T, D, E, V>" "${both}" "kWaits | kLaunches" 0
-            "${all}")
+            "${kinds}")
 add_kernels(decay_mixing_sm80 "DecayMixingSm80<T, D, E, V, true>" "${both}" "kWaits | kLaunches" 0
-            "${all}" _continued)
-add_kernels(intra_weights "IntraWeightsSm80" 0 0 0 "${all}")
-add_kernels(scores_sm80 "ScoresSm80<T, D>" 0 "kWaits | kLaunches" 0 "${all}")
+            "${kinds}" _continued)
+add_kernels(intra_weights "IntraWeightsSm80" 0 0 0 ${any})
+add_kernels(scores_sm80 "ScoresSm80<T, D>" 0 "kWaits | kLaunches" 0 "${of_d}")
 add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V>" "${both}" "${sm80} | kWaits" 0 "${all}")
 add_kernels(read_out_sm90 "ReadOutSm90<T, D, E, V>" "${both}"
             "(D == 72 ? kMma : kWgmma) | kMatrices | kTensorLoads | kTensorStores | kHints | kWaits | kLaunches"
@@ -120,16 +128,16 @@ add_kernels(joined_stages_sm80 "JoinedStagesSm80<T, D, E, V>" "false;true" "${sm
 add_kernels(stage_counters ZeroCountersSm80 0 kLaunches 0 "64x64;128x128")
 add_kernels(fused_slabs "FusedSlabs<T, D, E>" 0 "kMma | kMatrices | kTensorLoads" 0 64x64 _sm90)
 # Kernels of masked and packed tokens, and of a prefix.
-add_kernels(angle_rows_sm80 "AngleRowsSm80<D>" 0 0 0 "${turned}")
-add_kernels(selected_rows_sm80 "SelectedRowsSm80<T, D>" 0 0 0 "${all}")
+add_kernels(angle_rows_sm80 "AngleRowsSm80<D>" 0 0 0 "${turned_d}")
+add_kernels(selected_rows_sm80 "SelectedRowsSm80<T, D>" 0 0 0 "${of_d}")
 add_kernels(selected_rows_sm80 "SelectedRowsSm80<T, E>" 0 0 0 "128x256" _values)
 add_kernels(features_sm80 "FeaturesSm80<T, E>" 0 0 0 "128x256" _values)
 # Kernels of gradients.
-add_kernels(transposed_mixing "TransposedMixingSm80" 0 0 0 "${all}")
-add_kernels(features_sm80 "FeaturesSm80<T, D>" 0 0 0 "${all}")
-add_kernels(token_sums_sm80 "TokenSumsSm80<T, D>" 0 0 0 "${all}")
-add_kernels(mixed_sums_sm80 "MixedSumsSm80" 0 0 0 "${all}")
-add_kernels(intra_block_sums_sm80 "IntraBlockSumsSm80<T, D>" 0 kMma 0 "${all}")
+add_kernels(transposed_mixing "TransposedMixingSm80" 0 0 0 ${any})
+add_kernels(features_sm80 "FeaturesSm80<T, D>" 0 0 0 "${of_d}")
+add_kernels(token_sums_sm80 "TokenSumsSm80<T, D>" 0 0 0 "${of_d}")
+add_kernels(mixed_sums_sm80 "MixedSumsSm80" 0 0 0 ${any})
+add_kernels(intra_block_sums_sm80 "IntraBlockSumsSm80<T, D>" 0 kMma 0 "${of_d}")
 add_kernels(output_gradients_sm80 "OutputGradientsSm80<T, D, E>" 0 0 0 "${all}")
 add_kernels(intra_block_sm80 "IntraBlockSm80<T, E, D, V>" "false;true" "${sm80}" 0 "${held}")
 add_kernels(intra_block_sm80 "IntraBlockSm80<T, D, E, true>" 0 "${sm80}" 0 "128x256" _values)
@@ -151,16 +159,16 @@ add_kernels(block_gradient_sm80 "BlockGradientSm80<T, D, V>" "false;true" "${sm8
             "${fused}")
 add_kernels(score_products_sm80 "ScoreProductsSm80<T, D, E>" 0 kMma 0 "${all}")
 add_kernels(summary_products_sm80 "SummaryProductsSm80<T, D * (E > 128 ? 128 : E)>" 0 kMma 0
-            "${all}")
-add_kernels(sum_products_sm80 "SumProductsSm80" 0 0 0 "${all}")
+            "${kinds}")
+add_kernels(sum_products_sm80 "SumProductsSm80" 0 0 0 ${any})
 add_kernels(decay_products_sm80 "DecayProductsSm80<T, D * (E > 128 ? 128 : E), V>" "${both}" 0 0
-            "${all}")
-add_kernels(decay_sums "DecaySumsSm80" 0 0 0 "${all}")
-add_kernels(ordered_sums "OrderedSumsSm80" 0 0 0 "${all}")
-add_kernels(gain_sums_sm80 "GainSumsSm80<T, E>" 0 0 0 "${all}")
-add_kernels(input_gradients_sm80 "InputGradientsSm80<T, D>" 0 0 0 "${all}")
+            "${kinds}")
+add_kernels(decay_sums "DecaySumsSm80" 0 0 0 ${any})
+add_kernels(ordered_sums "OrderedSumsSm80" 0 0 0 ${any})
+add_kernels(gain_sums_sm80 "GainSumsSm80<T, E>" 0 0 0 "${of_d}")
+add_kernels(input_gradients_sm80 "InputGradientsSm80<T, D>" 0 0 0 "${of_d}")
 # Kernels of tangents, which share others with gradients.
-add_kernels(feature_tangents_sm80 "FeatureTangentsSm80<T, D>" 0 0 0 "${all}")
+add_kernels(feature_tangents_sm80 "FeatureTangentsSm80<T, D>" 0 0 0 "${of_d}")
 add_kernels(output_tangents_sm80 "OutputTangentsSm80<T, D, E>" 0 0 0 "${all}")
 add_kernels(streaming_prefill_sm80 "StreamingPrefillSm80<T, D, E, V>" "${both}" 0 0 "${all}")
 add_kernels(streaming_prefill_sm80 "StreamingPrefillSm80<T, D, E, V, true>" "${both}" 0 0 "${all}"
@@ -173,21 +181,23 @@ add_kernels(streaming_step_sm80 "StreamingStepSm80<T, D, E, V, StreamingStepPara
 set(types float)
 set(floats ${all})
 list(REMOVE_ITEM floats 128x256 256x256)
+set(floats_of_d ${of_d})
+list(REMOVE_ITEM floats_of_d 256x256)
 add_kernels(summary_sm80 "SummarySm80<T, D, E, V>" Precision::kPair "${sm80} | kLaunches" 0
             "${floats}" _floats)
-add_kernels(scores_sm80 "ScoresSm80<T, D>" 0 "kWaits | kLaunches" 0 "${floats}" _floats)
+add_kernels(scores_sm80 "ScoresSm80<T, D>" 0 "kWaits | kLaunches" 0 "${floats_of_d}" _floats)
 add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V>" Precision::kPair "${sm80} | kWaits" 0
             "${floats}" _floats)
 add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V, false, kLeastShared>" Precision::kPair
             "${sm80} | kWaits" 0 "96x96;128x128" _least_floats)
 add_kernels(causal_read_out_sm80 "CausalReadOutSm80<T, D, E, V>" Precision::kPair
             "${sm80} | kWaits" 0 "${floats}" _floats)
-add_kernels(selected_rows_sm80 "SelectedRowsSm80<T, D>" 0 0 0 "${floats}" _floats)
+add_kernels(selected_rows_sm80 "SelectedRowsSm80<T, D>" 0 0 0 "${floats_of_d}" _floats)
 add_kernels(selected_rows_sm80 "SelectedRowsSm80<T, E>" 0 0 0 128x256 _floats)
-add_kernels(features_sm80 "FeaturesSm80<T, D>" 0 0 0 "${floats}" _floats)
+add_kernels(features_sm80 "FeaturesSm80<T, D>" 0 0 0 "${floats_of_d}" _floats)
 add_kernels(features_sm80 "FeaturesSm80<T, E>" 0 0 0 128x256 _floats)
-add_kernels(token_sums_sm80 "TokenSumsSm80<T, D>" 0 0 0 "${floats}" _floats)
-add_kernels(intra_block_sums_sm80 "IntraBlockSumsSm80<T, D>" 0 kMma 0 "${floats}" _floats)
+add_kernels(token_sums_sm80 "TokenSumsSm80<T, D>" 0 0 0 "${floats_of_d}" _floats)
+add_kernels(intra_block_sums_sm80 "IntraBlockSumsSm80<T, D>" 0 kMma 0 "${floats_of_d}" _floats)
 add_kernels(output_gradients_sm80 "OutputGradientsSm80<T, D, E>" 0 0 0 "${floats};128x256" _floats)
 list(REMOVE_ITEM floats 128x128)
 add_kernels(intra_block_sm80 "IntraBlockSm80<T, E, D, V>" "false;true" "${sm80}" 0 "${floats}"
@@ -196,7 +206,7 @@ list(APPEND floats 128x128)
 add_kernels(intra_block_sm80 "IntraBlockSm80<T, E, D / 2, V>" "false;true" "${sm80}" 0 128x128
             _float_halves)
 add_kernels(score_products_sm80 "ScoreProductsSm80<T, D, E>" 0 kMma 0 "${floats}" _floats)
-add_kernels(gain_sums_sm80 "GainSumsSm80<T, E>" 0 0 0 "${floats};128x256" _floats)
-add_kernels(input_gradients_sm80 "InputGradientsSm80<T, D>" 0 0 0 "${floats}" _floats)
-add_kernels(feature_tangents_sm80 "FeatureTangentsSm80<T, D>" 0 0 0 "${floats}" _floats)
+add_kernels(gain_sums_sm80 "GainSumsSm80<T, E>" 0 0 0 "${floats_of_d};128x256" _floats)
+add_kernels(input_gradients_sm80 "InputGradientsSm80<T, D>" 0 0 0 "${floats_of_d}" _floats)
+add_kernels(feature_tangents_sm80 "FeatureTangentsSm80<T, D>" 0 0 0 "${floats_of_d}" _floats)
 add_kernels(output_tangents_sm80 "OutputTangentsSm80<T, D, E>" 0 0 0 "${floats};128x256" _floats)
