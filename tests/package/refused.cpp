@@ -6,6 +6,6 @@
 #define max(a, b) (((a) > (b)) ? (a) : (b))
 #endif
 
-#include "mhla/mhla.hpp"
+#include "mhla/core/arch.hpp"  // the first of all headers
 
 int main() {}
