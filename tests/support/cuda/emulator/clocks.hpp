@@ -32,6 +32,8 @@ using Clock = std::uint32_t;
 struct Epoch {
   Actor actor;
   Clock clock;
+
+  bool operator==(const Epoch&) const = default;
 };
 
 /// One clock per actor.

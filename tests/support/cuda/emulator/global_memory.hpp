@@ -18,6 +18,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -113,12 +116,22 @@ class GlobalMemory {
     Clock write_clock = 0, read_clock = 0;
     Actor writer = 0, reader = 0;
   };
+  /// Zeros. A launch touches few pages of long ranges, and only those take memory.
+  struct Free {
+    void operator()(Granule* granules) const { std::free(granules); }
+  };
+  using Granules = std::unique_ptr<Granule[], Free>;
+  static Granules granules_of(std::size_t bytes) {
+    void* const zeros = std::calloc(bytes / 4, sizeof(Granule));
+    if (zeros == nullptr && bytes > 0) throw std::bad_alloc();
+    return Granules(static_cast<Granule*>(zeros));
+  }
   struct Range {
     std::string name;
     std::uintptr_t begin, end;
     Access access;
     Traffic traffic;
-    std::vector<Granule> granules;
+    Granules granules;
   };
 
   Granule* locate(Actor who, const void* pointer, std::size_t bytes, std::size_t alignment,
@@ -166,7 +179,7 @@ inline void GlobalMemory::track(const std::string& name, const void* pointer, st
       throw std::invalid_argument("emulator: range " + name + " overlaps " + r.name);
     }
   }
-  ranges_.push_back({name, begin, begin + bytes, access, {}, std::vector<Granule>(bytes / 4)});
+  ranges_.push_back({name, begin, begin + bytes, access, {}, granules_of(bytes)});
   std::sort(ranges_.begin(), ranges_.end(),
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
 }

@@ -125,19 +125,26 @@ class SharedMemory {
 
   /// State of 4 bytes.
   struct Granule {
-    Clock write_clock = 0, read_clock = 0;  ///< with kSeveral readers: index of their list
+    Clock write_clock = 0,
+          read_clock = 0;  ///< with kSeveral readers: index in reads_ of the latest
     Actor writer = kNobody, reader = kNobody;
-    std::uint32_t operations = 0;  ///< index in operations_ of the latest read
+    std::uint32_t operations = 0;  ///< index in reads_ of the latest read by an operation
     std::uint16_t readers = 0;     ///< number of operations that read
     unsigned char flags = 0;
 
     bool operator==(const Granule&) const = default;
   };
 
-  /// A read by an operation. `before` links to reads of other actors since the bytes were written.
-  struct OperationRead {
+  /// A read. `before` is the index of one before it since the bytes were written, or 0. Granules
+  /// share reads.
+  struct Read {
     Epoch as;
     std::uint32_t before;
+  };
+  /// The reads that follow when another one follows `before`.
+  struct Step {
+    Read read;
+    std::uint32_t after;  ///< 0: the thread sees all reads before its own
   };
 
   unsigned char* at(std::uint32_t address) { return &bytes_[address - kBegin]; }
@@ -148,8 +155,7 @@ class SharedMemory {
   }
 
   /// Calls visit(granule) for `bytes` bytes from `first` on. The next granules in the same state
-  /// get its new state without a visit. Granules with lists of readers are visited each: a list
-  /// belongs to one granule.
+  /// get its new state without a visit.
   template <class Visit>
   static void for_each(Granule* first, std::uint32_t bytes, const Visit& visit) {
     Granule* const end = first + bytes / 4;
@@ -157,7 +163,6 @@ class SharedMemory {
       const Granule before = *g;
       visit(*g);
       const Granule& after = *g++;
-      if (before.reader == kSeveral || after.reader == kSeveral) continue;
       for (; g != end && *g == before; ++g) *g = after;
     }
   }
@@ -171,7 +176,7 @@ class SharedMemory {
   void check_write(Actor who, const Granule& g, bool asynchronous, const char* what) const {
     const bool idle = (g.flags & kWriteInFlight) == 0 && g.readers == 0;
     if (idle && (g.writer == kNobody || clocks_.sees(who, {g.writer, g.write_clock})) &&
-        unseen_reader(who, g) == kNobody && sees_operations(who, g)) {
+        unseen_reader(who, g) == kNobody && unseen(who, g.operations) == kNobody) {
       return;
     }
     fail_write(who, g, asynchronous, what);
@@ -193,57 +198,57 @@ class SharedMemory {
 
   void note_read(Epoch as, Granule& g) {
     if (g.reader == kSeveral) {
-      lists_[g.read_clock][as.actor] = as.clock;
-    } else if (g.reader == kNobody || clocks_.sees(as.actor, {g.reader, g.read_clock})) {
+      g.read_clock = reads_with(as, g.read_clock);
+    } else if (g.reader != kNobody && !clocks_.sees(as.actor, {g.reader, g.read_clock})) {
+      g.read_clock = reads_with(as, reads_with({g.reader, g.read_clock}, 0));
+      g.reader = kSeveral;
+    }
+    if (g.reader != kSeveral || g.read_clock == 0) {
       g.reader = as.actor;
       g.read_clock = as.clock;
-    } else {
-      add_list(as, g);
     }
   }
 
-  void add_list(Epoch as, Granule& g) {
-    if (unused_.empty()) {
-      unused_.push_back(static_cast<Clock>(lists_.size()));
-      lists_.emplace_back();
+  /// Returns the index of a read after those at `before`, which may have it; or 0 if its thread
+  /// sees them all, so that whoever sees the read sees them too.
+  std::uint32_t reads_with(Epoch as, std::uint32_t before) {
+    Step& known = steps_[(before * 31 + as.actor + as.clock * 7) % steps_.size()];
+    if (known.read.as == as && known.read.before == before) return known.after;
+    bool sees_all = before != 0, noted = false;
+    for (std::uint32_t i = before; i != 0; i = reads_[i].before) {
+      sees_all = sees_all && clocks_.sees(as.actor, reads_[i].as);
+      noted = noted || reads_[i].as == as;
     }
-    const Clock number = unused_.back();
-    unused_.pop_back();
-    lists_[number].assign(static_cast<std::size_t>(clocks_.threads()), 0);
-    lists_[number][g.reader] = g.read_clock;
-    lists_[number][as.actor] = as.clock;
-    g.reader = kSeveral;
-    g.read_clock = number;
+    std::uint32_t after = sees_all ? 0 : before;
+    if (!sees_all && !noted) {
+      reads_.push_back({as, before});
+      after = static_cast<std::uint32_t>(reads_.size() - 1);
+    }
+    known = {{as, before}, after};
+    return after;
   }
 
   void note_operation(Epoch as, Granule& g) {
     std::uint32_t before = g.operations;
-    if (operations_[before].as.actor == as.actor) before = operations_[before].before;
-    const OperationRead& last = operations_.back();
-    if (last.as.actor != as.actor || last.as.clock != as.clock || last.before != before) {
-      operations_.push_back({as, before});
-    }
-    g.operations = static_cast<std::uint32_t>(operations_.size() - 1);
+    if (reads_[before].as.actor == as.actor) before = reads_[before].before;
+    const Read& last = reads_.back();
+    if (last.as != as || last.before != before) reads_.push_back({as, before});
+    g.operations = static_cast<std::uint32_t>(reads_.size() - 1);
   }
 
   void forget_readers(Granule& g) {
-    if (g.reader == kSeveral) unused_.push_back(g.read_clock);
     g.reader = kNobody;
     g.operations = 0;
   }
 
-  bool sees_operations(Actor who, const Granule& g) const {
-    std::uint32_t i = g.operations;
-    while (i != 0 && clocks_.sees(who, operations_[i].as)) i = operations_[i].before;
-    return i == 0;
+  /// Returns the actor of a read that `who` does not see, of the reads at `last`.
+  Actor unseen(Actor who, std::uint32_t last) const {
+    while (last != 0 && clocks_.sees(who, reads_[last].as)) last = reads_[last].before;
+    return reads_[last].as.actor;
   }
-
   Actor unseen_reader(Actor who, const Granule& g) const {
-    if (g.reader == kNobody) return kNobody;
-    if (g.reader != kSeveral) {
-      return clocks_.sees(who, {g.reader, g.read_clock}) ? kNobody : g.reader;
-    }
-    return clocks_.unseen(who, lists_[g.read_clock]).value_or(kNobody);
+    if (g.reader == kSeveral) return unseen(who, g.read_clock);
+    return g.reader == kNobody || clocks_.sees(who, {g.reader, g.read_clock}) ? kNobody : g.reader;
   }
 
   [[noreturn]] void fail(Kind kind, Actor who, const Granule& g, const char* what,
@@ -261,9 +266,8 @@ class SharedMemory {
 
   std::vector<unsigned char> bytes_;
   std::vector<Granule> granules_;
-  std::vector<Vector> lists_;  ///< by thread, the clock of its latest read; 0 for none
-  std::vector<Clock> unused_;
-  std::vector<OperationRead> operations_{{{kNobody, 0}, 0}};
+  std::vector<Read> reads_{{{kNobody, 0}, 0}};
+  std::vector<Step> steps_ = std::vector<Step>(1024);  ///< the latest, by a hash
   const Clocks& clocks_;
   const Place& place_;
 };
@@ -302,7 +306,7 @@ inline void SharedMemory::fail_write(Actor who, const Granule& g, bool asynchron
   if (g.readers != 0) {
     fail(Kind::kSlotInUse, who, g, what, "of bytes that an asynchronous operation reads");
   }
-  if (!sees_operations(who, g)) {
+  if (unseen(who, g.operations) != kNobody) {
     fail(Kind::kSlotInUse, who, g, what, "not ordered after the read of an asynchronous operation");
   }
   const Actor reader = unseen_reader(who, g);
