@@ -1,10 +1,10 @@
-# Runs the fuzz PROGRAM for 300,000 executions, or as many as 15 seconds allow. Failures are
+# Runs the fuzz PROGRAM for 100,000 executions, or as many as 15 seconds allow. Failures are
 # crashes, leaks, sanitizer reports, inputs that take more than a second and use of more than 512
 # MiB. The input of a failure stays in WORK.
 
 cmake_minimum_required(VERSION 3.25)
 
-set(executions 300000)
+set(executions 100000)
 set(seconds 15)
 
 if(NOT COMPILER)
