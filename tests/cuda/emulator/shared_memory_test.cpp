@@ -70,6 +70,25 @@ TEST(PlantedBugs, OfSharedMemory) {
   expect_found(of_three_warps, {96});
 }
 
+// Warps read a word in any order, and the last warp writes it. It has met all of them but one.
+TEST(PlantedBugs, OfWordsThatSeveralWarpsRead) {
+  const auto meet_of = [](std::uint32_t one, std::uint32_t other, std::uint32_t id) -> Step {
+    return [=] { in_warp(one, meet(id, 64))(), in_warp(other, meet(id, 64))(); };
+  };
+  const auto read_by = [](std::uint32_t warp) { return by(32 * warp, load(0)); };
+  const Bug two_readers[] = {{"has not met the second",
+                              "race",
+                              {by(0, store(0)), barrier, read_by(0), read_by(1), meet_of(0, 2, 1),
+                               without(meet_of(1, 2, 2)), by(64, store(0))}}};
+  expect_found(two_readers, {96});
+  const Bug three_readers[] = {
+      {"has met the third, which has met the first",
+       "race",
+       {by(0, store(0)), barrier, read_by(0), read_by(1), meet_of(0, 2, 1), read_by(2),
+        meet_of(2, 3, 2), without(meet_of(1, 3, 3)), by(96, store(0))}}};
+  expect_found(three_readers, {128});
+}
+
 TEST(PlantedBugs, OfCopies) {
   const Bug bugs[] = {
       {"no wait", "early read", {copy(0), commit, without(wait), read_slot(0)}},
