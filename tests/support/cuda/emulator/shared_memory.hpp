@@ -209,8 +209,8 @@ class SharedMemory {
     }
   }
 
-  /// Returns the index of a read after those at `before`, which may have it; or 0 if its thread
-  /// sees them all, so that whoever sees the read sees them too.
+  /// Adds a read to the reads at `before`, unless they have it. Returns the index of the latest. It
+  /// is 0 if the thread sees them all: whoever sees the new read then sees them too.
   std::uint32_t reads_with(Epoch as, std::uint32_t before) {
     Step& known = steps_[(before * 31 + as.actor + as.clock * 7) % steps_.size()];
     if (known.read.as == as && known.read.before == before) return known.after;
