@@ -125,8 +125,8 @@ class SharedMemory {
 
   /// State of 4 bytes.
   struct Granule {
-    Clock write_clock = 0,
-          read_clock = 0;  ///< with kSeveral readers: index in reads_ of the latest
+    Clock write_clock = 0;
+    Clock read_clock = 0;  ///< with kSeveral readers: index in reads_ of the latest
     Actor writer = kNobody, reader = kNobody;
     std::uint32_t operations = 0;  ///< index in reads_ of the latest read by an operation
     std::uint16_t readers = 0;     ///< number of operations that read
