@@ -16,7 +16,7 @@ execute_process(
 example_whole_run_test(restore_video -DVIDEO=${mhla_video})
 example_checkpoint_test(
   restore_video "psnr" --video ${mhla_video} --attention mhla --dim 8 --depth 1 --heads 1
-  --frames 4 --batch 1 --steps 1000 --threads 1)
+  --frames 4 --batch 1 --steps 2000 --threads 1)
 
 set(refusals "attention|no|not in" "dim|0|not in range" "heads|3|heads of an even width"
              "patch|7|expected a divisor of the video's 24 x 16 pixels"
