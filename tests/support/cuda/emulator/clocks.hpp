@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -69,13 +68,13 @@ class Clocks {
     return e.actor == thread || e.clock <= (*seen_[thread])[e.actor];
   }
 
-  /// Returns the first thread t whose clock list[t] `thread` does not see.
-  std::optional<Actor> unseen(Actor thread, const Vector& list) const {
+  /// Returns true if `thread` sees the clocks list[t] of all threads t.
+  bool sees_all(Actor thread, const Vector& list) const {
     const Vector& seen = *seen_[thread];
     for (std::size_t t = 0; t < list.size(); ++t) {
-      if (list[t] > seen[t] && t != thread) return static_cast<Actor>(t);
+      if (list[t] > seen[t] && t != thread) return false;
     }
-    return {};
+    return true;
   }
 
   /// Merges what the thread did and saw into `into`.

@@ -284,7 +284,7 @@ inline bool GlobalMemory::readers_ordered(Actor who, const Granule& g) const {
   if (g.reader != kSeveral) return ordered(who, g.read_serial, {g.reader, g.read_clock});
   const auto list = lists_.find(&g);
   if (list == lists_.end()) return false;  // reads of an earlier block
-  return !clocks_->unseen(who, list->second) && g.read_serial == serial_;
+  return clocks_->sees_all(who, list->second) && g.read_serial == serial_;
 }
 
 inline void GlobalMemory::note_read(Actor who, Granule& g) {
