@@ -7,15 +7,13 @@ cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/whole_run.cmake)
 
 macro(run expected)
-  run_program(${expected} ${ARGN} --data ${DATA})
+  run_program(${expected} ${ARGN} --data ${DATA} --test-images 100)
 endmacro()
 
-set(test --test-images 100)
-run(0 ${TRAIN} --dim 16 --depth 2 --images 384 --batch 32 --epochs 1 --freeze-mixing ${test}
-    --output ${WORK}/t)
+run(0 ${TRAIN} --dim 16 --depth 2 --images 384 --batch 32 --epochs 1 --freeze-mixing --output ${WORK}/t)
 foreach(threads 1 3)
   run(0 ${PROGRAM} ${WORK}/t.softmax.safetensors ${WORK}/t.linear.safetensors --images 64
-      --fit-images 40 ${test} --threads ${threads} --output ${WORK}/${threads})
+      --fit-images 40 --threads ${threads} --output ${WORK}/${threads})
 endforeach()
 expect_same_results(${WORK}/1 ${WORK}/3 residuals mixing test_accuracy starts)
 
@@ -38,7 +36,7 @@ if(NOT converted EQUAL accuracy)
 endif()
 
 foreach(teacher softmax linear)
-  run(0 ${TRAIN} --evaluate ${WORK}/1.t.${teacher}.fitted.safetensors ${test})
+  run(0 ${TRAIN} --evaluate ${WORK}/1.t.${teacher}.fitted.safetensors)
   file(STRINGS ${WORK}/1.t.${teacher}.fitted.safetensors header LIMIT_INPUT 4000 REGEX piece_attn)
   if(NOT header)
     message(FATAL_ERROR "a converted model is saved without its mixing matrices")
@@ -49,8 +47,8 @@ if(NOT output MATCHES "has MHLA attention, expected softmax or linear")
   message(FATAL_ERROR "an error that does not say what was expected")
 endif()
 
-run(0 ${PROGRAM} --images 16 --fit-images 8 ${test} --output ${WORK}/alone)
-run(0 ${TRAIN} --evaluate ${WORK}/alone.softmax.safetensors ${test})
+run(0 ${PROGRAM} --images 16 --fit-images 8 --output ${WORK}/alone)
+run(0 ${TRAIN} --evaluate ${WORK}/alone.softmax.safetensors)
 if(NOT output MATCHES "softmax attention" OR NOT EXISTS ${WORK}/alone.json)
   message(FATAL_ERROR "without a checkpoint, a model with softmax is trained and converted")
 endif()

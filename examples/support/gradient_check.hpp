@@ -29,7 +29,7 @@ struct GradientError {
 /// Largest error of a gradient.
 /// \param gradient  gradient of the loss at `row`
 /// \param loss      function: row -> loss
-/// \param step      h; if the error is large, h / 10 and h / 100 too, for kinks of relu within h
+/// \param step      h. After a large error also h / 10 and h / 100, for kinks of relu within h.
 template <class Loss>
 GradientError gradient_error(const std::vector<TrainedTensor>& tensors, std::vector<double> row,
                              std::span<const double> gradient, double step, Loss&& loss) {
