@@ -376,21 +376,21 @@ TYPED_TEST(GradientForms, InfiniteOutputsBeforeANormAddNothing) {
 
 // Sums over no heads are written as 0.
 TYPED_TEST(GradientForms, WithoutHeadsAreZero) {
-  constexpr int kWidth = TypeParam::D, kValues = TypeParam::E;
+  constexpr int kD = TypeParam::D, kE = TypeParam::E;
   using Number = typename TypeParam::T;
   CallShape shape{.heads = 2, .tokens = 60, .block = 20, .normed = true};
   shape.op.matrices = Matrices::kPerHead;
-  GradientCall<Number> call = cuda_test::random_gradient_call<Number, kWidth, kValues>(shape, 5);
+  GradientCall<Number> call = cuda_test::random_gradient_call<Number, kD, kE>(shape, 5);
   GradientTensors<Number> got(call, 0);
   mhla::cuda::GradientProblem problem = cuda_test::gradient_problem(call, got);
   problem.forward.batch = 0;
-  const mhla::cuda::GradientLayout<kWidth, kValues, false, false> layout(problem, {}, nullptr,
-                                                                         {Arch::kSm90a, 2});
   emulator::Device device(0);
   device.track("dmixing", got.mixing.raw(), got.mixing.bytes(), emulator::Access::kWrite);
   device.track("dgain", got.gain.raw(), got.gain.bytes(), emulator::Access::kWrite);
   const cuda_test::EmulatedStream stream(device);
-  mhla::cuda::GradientRun<Number, kWidth, kValues, false, false>{layout}(stream);
+  const Device gpu{Arch::kSm90a, 2};
+  const auto plan = mhla::cuda::gradient_plan<kD, kE, false, false>(problem, gpu);
+  mhla::cuda::run_gradient<Number, kD, kE, false, false>(plan, problem, {}, nullptr, gpu, stream);
   for (std::int64_t i = 0; i < 9; ++i) {
     for (int h = 0; h < 2; ++h) EXPECT_EQ(got.mixing.value(call.matrix_of(0, h) + i), 0);
   }

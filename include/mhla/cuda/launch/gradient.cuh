@@ -27,26 +27,31 @@ GradientPlan gradient_plan(const GradientProblem& problem, const Device& device)
   return plan;
 }
 
-/// Launches the kernels of a planned gradient into a stream.
+/// Launches the kernels of a planned gradient that replaces no tensors by copies.
 /// \tparam kCausal   problem.forward.causal
 /// \tparam kRotary   problem.forward.rotary
 /// \param workspace  the plan's workspace_bytes, aligned to 256 bytes
-/// \param maps       the Operator or MappedOperator of the forward call
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
+void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
+                  unsigned char* workspace, const Device& device, const Stream& stream) {
+  const GradientLayout<D, E, kCausal, kRotary> layout(problem, mixing, workspace, device, &plan);
+  GradientRun<T, D, E, kCausal, kRotary>{layout}(stream);
+}
+
+/// Launches the kernels of a planned gradient into a stream.
+/// \param maps  the Operator or MappedOperator of the forward call
 template <class T, int D, int E, bool kCausal, bool kRotary, class Stream, AnyOperator Maps>
 void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
                   unsigned char* workspace, const Device& device, const Stream& stream,
                   const Maps& maps) {
-  const auto run = [&](const GradientProblem& of, unsigned char* begin) {
-    const GradientLayout<D, E, kCausal, kRotary> layout(of, mixing, begin, device, &plan);
-    GradientRun<T, D, E, kCausal, kRotary>{layout}(stream);
-  };
   if (problem.forward.pairs() == 0 || !problem.forward.copies()) {
-    run(problem, workspace);
+    run_gradient<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace, device, stream);
     return;
   }
   const GradientStaging<D, E> staging(problem, workspace);
   staging.template copy_inputs<T, kRotary>(stream, maps);
-  run(staging.inner(), workspace + staging.bytes());
+  run_gradient<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing,
+                                          workspace + staging.bytes(), device, stream);
   staging.template write_gradients<T>(stream, maps);
 }
 
