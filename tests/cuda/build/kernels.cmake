@@ -2,12 +2,15 @@
 
 # Adds the kernels of a header as entry functions, for all `types` and each of the `variants`, to the
 # units of these pairs of widths. `kernel` is made of T, D, E and V; for needs and fences: entry.cuh.
-# A header comes again with a suffix, with _sm90 for 90a alone. A unit has one 16-bit type. Kernels
-# of one unit alone have both.
+# A header comes again with a suffix. Suffixes that end with _sm80 or _sm90 are for that architecture
+# alone, as are headers that end with _sm90. A unit has one 16-bit type. Kernels of one unit alone
+# have both.
 function(add_kernels header kernel variants needs fences widths)
   set(architectures 80 90a)
   if("${header};${ARGN}" MATCHES "_sm90(;|$)")
     set(architectures 90a)
+  elseif("${ARGN}" MATCHES "_sm80$")
+    set(architectures 80)
   endif()
   foreach(pair IN LISTS widths)
     foreach(architecture IN LISTS architectures)
@@ -69,15 +72,16 @@ add_kernels(summary_sm80 "SummarySm80<T, D, E, V, true>" "${both}" "${sm80} | kL
             "${turned}" _rotary)
 add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V, true>" "${both}" "${sm80} | kWaits" 0 "${turned}"
             _rotary)
-# For devices with the least shared memory, where the others need more.
+# For devices with the least shared memory, where the others need more. These run code of sm_80.
 foreach(rotary false true)
   add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V, ${rotary}, kLeastShared>" Precision::kPair
-              "${sm80} | kWaits" 0 "96x96;128x128;128x256;256x256" _least_pair_${rotary})
+              "${sm80} | kWaits" 0 "96x96;128x128;128x256;256x256" _least_pair_${rotary}_sm80)
   add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V, ${rotary}, kLeastShared>" Precision::kSingle
-              "${sm80} | kWaits" 0 "128x256;256x256" _least_${rotary})
+              "${sm80} | kWaits" 0 "128x256;256x256" _least_${rotary}_sm80)
 endforeach()
 add_kernels(fused_sm80 "FusedSm80<T, D, E, V, kLeastShared>"
-            "${most}(Arch::kSm80, kLeastShared).fused_blocks" "${sm80}" 0 "48x48;64x64;96x96" _least)
+            "${most}(Arch::kSm80, kLeastShared).fused_blocks" "${sm80}" 0 "48x48;64x64;96x96"
+            _least_sm80)
 add_kernels(causal_read_out_sm80 "CausalReadOutSm80<T, D, E, V, true>" "${both}"
             "${sm80} | kWaits" 0 "${turned}" _rotary)
 add_kernels(summary_sm90 "SummarySm90<T, D, E, V, true>" "${both}" "${sm90}" 1 "${boxes}" _rotary)
@@ -148,11 +152,14 @@ add_kernels(quadratic_gradient_sm80 "QuadraticGradientSm80<T, D, true>" 0 "${sm8
             "${one_kernel}" _cross)
 add_kernels(quadratic_gradient_sm80 "QuadraticGradientSm80<T, D, true>" 0 "${sm80}" 0 "${narrow}"
             _cross_sm90)
-# For each amount of shared memory that makes a difference.
+# For each amount of shared memory that makes a difference, on the devices that have it.
+add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" kLeastShared "${sm80}" 0 32x32 _least)
 add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" kLeastShared "${sm80}" 0
-            "32x32;48x48;64x64;72x72" _least)
+            "48x48;64x64;72x72" _least_sm80)
 add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" "shared_limit(Arch::kSm80)" "${sm80}" 0
-            "48x48;64x64;72x72;96x96")
+            48x48)
+add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" "shared_limit(Arch::kSm80)" "${sm80}" 0
+            "64x64;72x72;96x96" _sm80)
 add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" "shared_limit(Arch::kSm90a)" "${sm80}"
             0 "64x64;72x72;96x96" _sm90)
 add_kernels(block_gradient_sm80 "BlockGradientSm80<T, D, V>" "false;true" "${sm80} | kWaits" 0
@@ -189,7 +196,7 @@ add_kernels(scores_sm80 "ScoresSm80<T, D>" 0 "kWaits | kLaunches" 0 "${floats_of
 add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V>" Precision::kPair "${sm80} | kWaits" 0
             "${floats}" _floats)
 add_kernels(read_out_sm80 "ReadOutSm80<T, D, E, V, false, kLeastShared>" Precision::kPair
-            "${sm80} | kWaits" 0 "96x96;128x128" _least_floats)
+            "${sm80} | kWaits" 0 "96x96;128x128" _least_floats_sm80)
 add_kernels(causal_read_out_sm80 "CausalReadOutSm80<T, D, E, V>" Precision::kPair
             "${sm80} | kWaits" 0 "${floats}" _floats)
 add_kernels(selected_rows_sm80 "SelectedRowsSm80<T, D>" 0 0 0 "${floats_of_d}" _floats)
