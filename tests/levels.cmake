@@ -8,11 +8,8 @@
 
 set(packet_sources kernel/exponential_test.cpp kernel/inner_products_test.cpp kernel/packet_test.cpp
                    kernel/product_test.cpp kernel/transpose_test.cpp)
-set(whole_form_sources golden_test.cpp)
-# It computes little, so it is not optimised for users' builds as packets are. A precompiled header
-# serves one level of optimisation alone.
-set_source_files_properties(${whole_form_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-                            COMPILE_OPTIONS "${quick}")
+# Computes little, so it is not optimised for users' builds as packets are.
+set_source_files_properties(golden_test.cpp PROPERTIES COMPILE_OPTIONS "${quick}")
 
 if(NOT GTest_FOUND OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   return()
@@ -36,7 +33,7 @@ foreach(level IN LISTS MHLA_TEST_LEVELS)
   set(test_flags $<$<CONFIG:Release>:-O2> -march=${level})  # optimised like users' builds
   mhla_test(level_${level}_test ${packet_sources})
   if(TARGET golden_test AND level MATCHES "v[34]$")
-    target_sources(level_${level}_test PRIVATE ${whole_form_sources})
+    target_sources(level_${level}_test PRIVATE golden_test.cpp)
     target_link_libraries(level_${level}_test PRIVATE mhla::io)
     target_compile_definitions(level_${level}_test PRIVATE MHLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   endif()

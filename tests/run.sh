@@ -58,7 +58,7 @@ require_packages g++ cmake ninja-build libeigen3-dev libgtest-dev nlohmann-json3
 if [[ ${1:-} == --sanitize ]]; then
   sanitized thread thread {core,distributed,io,gradient}_test
   sanitized address address,undefined {core,kernel,policy,tokens,stage,attention,gradient}_test \
-    {tangent,layer,fit,distributed,io,nccl,amx,golden}_test
+    {layer,fit,distributed,io,nccl,amx,golden}_test
   exit
 fi
 
