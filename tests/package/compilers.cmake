@@ -131,16 +131,16 @@ endif()
 set(levels default)
 set(march "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-  # One level per packet length, and one with AMX. Packets of x86-64-v2 are as long as those of
-  # x86-64.
-  set(levels x86-64 x86-64-v3 x86-64-v4 sapphirerapids)
+  # One level per packet length, and AMX beside the longest. Packets of x86-64-v2 are as long as those
+  # of x86-64.
+  set(levels x86-64 x86-64-v3 sapphirerapids)
 endif()
 foreach(level IN LISTS levels)
   if(NOT level STREQUAL "default")
     set(march -march=${level})
   endif()
   set(avx512 "")
-  if(level MATCHES "v4|rapids")
+  if(level MATCHES "rapids")
     set(avx512 -Wno-uninitialized -Wno-maybe-uninitialized)  # as in the main CMakeLists.txt
   endif()
   compile_test(EverythingPasses_${level} g++ ${march} ${avx512} ${parse} -Werror=sign-conversion
