@@ -137,7 +137,7 @@ TEST(Shares, CausalRanksBeginAnywhereInTheMatrix) {
 
 /// Columns of a rank begin within a tile, after whole tiles, and no earlier rank has these columns.
 TEST(Shares, OnlyABandTravels) {
-  const CallShape shape{.heads = 2, .tokens = 4 * 150, .block = 4};
+  const CallShape shape{.heads = 1, .tokens = 4 * 150, .block = 4};
   const std::vector<int> tokens{4 * 17, 4 * 100, 4 * 33};
   CallShape cross{.heads = 1, .tokens = 12 * 4, .block = 4, .key_tokens = 14 * 4, .key_block = 4};
   cross.op.summaries = Precision::kPair;
