@@ -153,15 +153,13 @@ add_kernels(quadratic_gradient_sm80 "QuadraticGradientSm80<T, D, true>" 0 "${sm8
 add_kernels(quadratic_gradient_sm80 "QuadraticGradientSm80<T, D, true>" 0 "${sm80}" 0 "${narrow}"
             _cross_sm90)
 # For each amount of shared memory that makes a difference, on the devices that have it.
-add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" kLeastShared "${sm80}" 0 32x32 _least)
 add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" kLeastShared "${sm80}" 0
-            "48x48;64x64;72x72" _least_sm80)
+            "32x32;48x48;64x64;72x72" _least_sm80)
 add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" "shared_limit(Arch::kSm80)" "${sm80}" 0
-            48x48)
-add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" "shared_limit(Arch::kSm80)" "${sm80}" 0
-            "64x64;72x72;96x96" _sm80)
-add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>" "shared_limit(Arch::kSm90a)" "${sm80}"
-            0 "64x64;72x72;96x96" _sm90)
+            "48x48;64x64;72x72;96x96" _sm80)
+add_kernels(fused_gradient_sm80 "FusedGradientSm80<T, D, V>"
+            "kFusedGradientLimit<D, shared_limit(Arch::kSm90a)>" "${sm80}" 0
+            "32x32;48x48;64x64;72x72;96x96" _sm90)
 add_kernels(block_gradient_sm80 "BlockGradientSm80<T, D, V>" "false;true" "${sm80} | kWaits" 0
             "${fused}")
 add_kernels(score_products_sm80 "ScoreProductsSm80<T, D, E>" 0 kMma 0 "${all}")
