@@ -140,7 +140,7 @@ foreach(level IN LISTS levels)
     set(march -march=${level})
   endif()
   set(avx512 "")
-  if(level MATCHES "rapids")
+  if(level STREQUAL "sapphirerapids")
     set(avx512 -Wno-uninitialized -Wno-maybe-uninitialized)  # as in the main CMakeLists.txt
   endif()
   compile_test(EverythingPasses_${level} g++ ${march} ${avx512} ${parse} -Werror=sign-conversion
