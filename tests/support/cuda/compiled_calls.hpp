@@ -1,9 +1,9 @@
 #pragma once
 
 /// \file
-/// Calls that several tests run, each compiled once. Calls of a type and a pair of widths share
-/// kernels, so they are in one group. The unit of a group instantiates
-/// MHLA_CALLS_<group>(template), and all others refer to it (tests/cuda/CMakeLists.txt).
+/// Calls that several tests run. With MHLA_CALLS_APART the tests of a program do not compile them:
+/// a unit for each group instantiates MHLA_CALLS_<group>(template) (tests/cuda/CMakeLists.txt).
+/// Calls of a type and a pair of widths share kernels, so they are in one group.
 
 #include "mhla/cuda/launch/gradient.cuh"
 #include "mhla/cuda/launch/prefill.cuh"
