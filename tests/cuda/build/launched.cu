@@ -30,8 +30,9 @@ namespace mhla::cuda {
   template void run<type, build::kWidth, build::kValueWidth, causal, rotary, build::Listing>(     \
       const Plan&, const Problem&, MixingArray, unsigned char*, const Device&,                    \
       const build::Listing&);                                                                     \
-  template void GradientRun<type, build::kWidth, build::kValueWidth, causal, rotary>::operator()( \
-      const build::Listing&) const;                                                               \
+  template void run_gradient<type, build::kWidth, build::kValueWidth, causal, rotary>(            \
+      const GradientPlan&, const GradientProblem&, MixingArray, unsigned char*, const Device&,    \
+      const build::Listing&);                                                                     \
   template void run_tangent<type, build::kWidth, build::kValueWidth, causal, rotary>(             \
       const TangentPlan&, const TangentProblem&, MixingArray, unsigned char*, const Device&,      \
       const build::Listing&);

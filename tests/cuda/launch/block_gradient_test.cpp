@@ -48,7 +48,7 @@ class StagedGradients : public cuda_test::GradientSuite<StagedGradients<H>, type
         call, to, problem, plan.workspace_bytes, seed, nullptr,
         [&](const GradientProblem& of, unsigned char* workspace, const auto& stream) {
           mhla::cuda::run_gradient<T, D, D, false, false>(plan, of, call.mixing_array(), workspace,
-                                                          device, stream, call.op);
+                                                          device, stream);
         });
   }
 };

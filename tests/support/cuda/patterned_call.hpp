@@ -85,7 +85,7 @@ struct PatternedCall : FormArguments {
     const PatternListing stream;
     mhla::cuda::run_gradient<mhla::cuda::bfloat16, 64, 64, false, false>(
         plan, call, mhla::cuda::detail::mixing_array("f", matrices(), call.forward), bytes, device,
-        stream, op);
+        stream);
     EXPECT_EQ(stream.mixes, form == mhla::cuda::Form::kThreeStage);
     return stream.sums;
   }

@@ -164,7 +164,7 @@ class SelectedTokens : public FormTest<W> {
       const EmulatedStream stream(emulated);
       mhla::cuda::run<T, D, E, kCausal>(plan, forward, mixing, workspace.data(), device, stream);
       mhla::cuda::run_gradient<T, D, E, kCausal, false>(backward, problem, mixing, workspace.data(),
-                                                        device, stream, forward.op);
+                                                        device, stream);
     };
     run(call, padded, false);
     run(packed_call, got, true);

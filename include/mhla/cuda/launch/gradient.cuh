@@ -27,19 +27,15 @@ GradientPlan gradient_plan(const GradientProblem& problem, const Device& device)
   return plan;
 }
 
-/// Launches the kernels of a planned gradient that replaces no tensors by copies.
+/// Launches the kernels of a planned gradient into a stream.
 /// \tparam kCausal   problem.forward.causal
 /// \tparam kRotary   problem.forward.rotary
 /// \param workspace  the plan's workspace_bytes, aligned to 256 bytes
 template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
 void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
-                  unsigned char* workspace, const Device& device, const Stream& stream) {
-  const GradientLayout<D, E, kCausal, kRotary> layout(problem, mixing, workspace, device, &plan);
-  GradientRun<T, D, E, kCausal, kRotary>{layout}(stream);
-}
+                  unsigned char* workspace, const Device& device, const Stream& stream);
 
-/// Launches the kernels of a planned gradient into a stream.
-/// \param maps  the Operator or MappedOperator of the forward call
+/// The same with the feature maps of a MappedOperator.
 template <class T, int D, int E, bool kCausal, bool kRotary, class Stream, AnyOperator Maps>
 void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
                   unsigned char* workspace, const Device& device, const Stream& stream,
@@ -53,6 +49,18 @@ void run_gradient(const GradientPlan& plan, const GradientProblem& problem, Mixi
   run_gradient<T, D, E, kCausal, kRotary>(plan, staging.inner(), mixing,
                                           workspace + staging.bytes(), device, stream);
   staging.template write_gradients<T>(stream, maps);
+}
+
+template <class T, int D, int E, bool kCausal, bool kRotary, class Stream>
+void run_gradient(const GradientPlan& plan, const GradientProblem& problem, MixingArray mixing,
+                  unsigned char* workspace, const Device& device, const Stream& stream) {
+  if (problem.forward.pairs() > 0 && problem.forward.copies()) {
+    run_gradient<T, D, E, kCausal, kRotary>(plan, problem, mixing, workspace, device, stream,
+                                            problem.forward.op);
+    return;
+  }
+  const GradientLayout<D, E, kCausal, kRotary> layout(problem, mixing, workspace, device, &plan);
+  GradientRun<T, D, E, kCausal, kRotary>{layout}(stream);
 }
 
 }  // namespace mhla::cuda
