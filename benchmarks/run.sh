@@ -25,8 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../tests/support/setup.sh"
 export PYTHONPATH=$repository/benchmarks${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
 python=${MHLA_PYTHON:-python3}
 
-MHLA_COMMIT=$(git -C "$repository" describe --always --dirty --abbrev=12 --exclude='*' \
-  2>/dev/null) || MHLA_COMMIT=unknown
+MHLA_COMMIT=$(commit)
 export MHLA_COMMIT
 
 # build_bench OPTION...: builds the benchmarks, and sets build_dir as build does.

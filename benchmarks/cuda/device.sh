@@ -301,8 +301,6 @@ for piece in "${pieces[@]}"; do
   fi
 done
 
-commit=${MHLA_COMMIT:-$(git -C "$repository" describe --always --dirty --abbrev=12 --exclude='*' \
-  2>/dev/null || echo unknown)}
 {
   printf '# On a device\n\n| | |\n|---|---|\n| card | %s |\n' "$card"
   printf '| nvcc | %s |\n' "$(nvcc --version 2>/dev/null | grep release || echo none)"
@@ -311,7 +309,7 @@ import importlib.metadata as m, torch
 print("torch", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", torch.backends.cudnn.version(),
       *(f"{d.name} {d.version}" for d in m.distributions()
         if d.name in ("triton", "flash-linear-attention", "fla-core")))' 2>/dev/null || echo none)"
-  printf '| commit | %s |\n| begun | %s |\n\n' "$commit" "$(date -u '+%F %T')"
+  printf '| commit | %s |\n| begun | %s |\n\n' "$(commit)" "$(date -u '+%F %T')"
   printf '| piece | status | seconds | to build |\n|---|---|---|---|\n'
 } >"$results/summary.md"
 

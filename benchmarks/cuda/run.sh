@@ -31,10 +31,7 @@ build cuda-benchmarks mhla_cuda_bench -DMHLA_BUILD_TESTS=OFF -DMHLA_BUILD_EXAMPL
   -DMHLA_BUILD_BENCHMARKS=ON -DMHLA_BUILD_CUDA_BENCHMARKS=ON -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_CUDA_ARCHITECTURES="$architectures"
 
-if [[ -z ${MHLA_COMMIT:-} ]]; then
-  MHLA_COMMIT=$(git -C "$repository" describe --always --dirty --abbrev=12 --exclude='*' \
-    2>/dev/null) || MHLA_COMMIT=unknown
-fi
+MHLA_COMMIT=$(commit)
 MHLA_GPU_DRIVER=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1) || true
 export MHLA_COMMIT MHLA_GPU_DRIVER
 

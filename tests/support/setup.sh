@@ -6,6 +6,12 @@ cores=$(getconf _NPROCESSORS_ONLN)
 
 step() { printf '== %s\n' "$*" >&2; }
 
+# Prints the commit that results are of. Without git, MHLA_COMMIT names it.
+commit() {
+  printf '%s\n' "${MHLA_COMMIT:-$(git -C "$repository" describe --always --dirty --abbrev=12 \
+    --exclude='*' 2>/dev/null || echo unknown)}"
+}
+
 # quietly LOG COMMAND...: writes the output to LOG, and shows it if the command fails.
 quietly() {
   local log=$1
