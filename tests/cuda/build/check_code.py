@@ -310,15 +310,17 @@ def stand_in(kernel):
     return re.sub("8bfloat16|4half", "T", kernel)
 
 
-def check_launched(nvcc, work, widths):
-    """Every kernel that launched.cu lists must be an entry function of a unit, by mangled names."""
+def check_launched(nvcc, work, widths, *pairs):
+    """Every kernel that launched.cu lists must be an entry function of a unit, by mangled names.
+    The units are those of all pairs of widths."""
     of_keys, of_values = widths.split("x")
     listed = work / f"launched_{widths}.ptx"
     run(nvcc, *FLAGS, "-gencode", "arch=compute_90a,code=sm_90a", "-DMHLA_ARCH=90",
         f"-DMHLA_WIDTH={of_keys}", f"-DMHLA_VALUE_WIDTH={of_values}", "-ptx",
         FOLDER / "launched.cu", "-o", listed)
-    checked = {kernel for report in work.glob("kernels_*_sm*.txt") for kernel in re.findall(
-        r"entry function '\w*?5entryI(\w*E)" + 6 * r"Li\d+E" + "EEvNT_", report.read_text())}
+    reports = "".join((work / f"kernels_{pair}_sm{arch}.txt").read_text()
+                      for pair in pairs for arch in ("80", "90a"))
+    checked = re.findall(r"entry function '\w*?5entryI(\w*E)" + 6 * r"Li\d+E" + "EEvNT_", reports)
     launched = re.findall(r"\.entry \w*?8launchedI(\w*E)EEvv", listed.read_text())
     checked = {stand_in(kernel) for kernel in checked}
     print(f"{len(launched)} kernels, {len(checked)} entry functions of units")
