@@ -37,7 +37,7 @@ torch_environment() {
     >"$build_dir/torch.txt"
   "$python" -m pip install --disable-pip-version-check -c "$build_dir/torch.txt" timm \
     >"$build_dir/timm.log" 2>&1 || step "timm is not installed, so its tests are skipped"
-  step "build mhla_torch"
+  step "build mhla_torch: over ten minutes on two cores if nvcc makes kernels for CUDA"
   quietly "$build_dir/build.log" "$python" -m pip install --disable-pip-version-check \
     --no-build-isolation --no-deps --force-reinstall -C build-dir="$build_dir/package" \
     "$repository/examples/torch"
