@@ -320,9 +320,9 @@ def check_launched(nvcc, work, widths, *pairs):
         FOLDER / "launched.cu", "-o", listed)
     reports = "".join((work / f"kernels_{pair}_sm{arch}.txt").read_text()
                       for pair in pairs for arch in ("80", "90a"))
-    checked = re.findall(r"entry function '\w*?5entryI(\w*E)" + 6 * r"Li\d+E" + "EEvNT_", reports)
+    checked = {stand_in(kernel) for kernel in re.findall(
+        r"entry function '\w*?5entryI(\w*E)" + 6 * r"Li\d+E" + "EEvNT_", reports)}
     launched = re.findall(r"\.entry \w*?8launchedI(\w*E)EEvv", listed.read_text())
-    checked = {stand_in(kernel) for kernel in checked}
     print(f"{len(launched)} kernels, {len(checked)} entry functions of units")
     if not launched:
         yield "no kernel is launched"
