@@ -6,7 +6,7 @@ cores=$(getconf _NPROCESSORS_ONLN)
 
 step() { printf '== %s\n' "$*" >&2; }
 
-# Prints the commit that results are of. Without git, MHLA_COMMIT names it.
+# Prints the commit that results are of: MHLA_COMMIT, or else that of the repository.
 commit() {
   printf '%s\n' "${MHLA_COMMIT:-$(git -C "$repository" describe --always --dirty --abbrev=12 \
     --exclude='*' 2>/dev/null || echo unknown)}"
