@@ -208,7 +208,7 @@ TEST(SharedMemory, SmallerKernelsAreTakenWhereOthersDoNotFit) {
   const Problem problem = problem_of<128, 256>(sequence(4096, 64), false);
   EXPECT_TRUE((launched<128, 256>(plan<128, 256>(problem, kRtx), problem, kRtx)).smaller);
   EXPECT_FALSE((launched<128, 256>(plan<128, 256>(problem, kAmpere), problem, kAmpere)).smaller);
-  const auto limit = []<int kLimit>() { return kLimit; };
+  const auto limit = [](int of_device) { return of_device; };
   for (const Device& device : {kRtx, kAmpere, kHopper}) {
     EXPECT_EQ(mhla::cuda::detail::of_fused_gradient(device, limit), device.shared_bytes);
   }

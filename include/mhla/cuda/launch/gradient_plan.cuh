@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "mhla/cuda/arch.cuh"
 #include "mhla/cuda/kernel/fused_gradient_sm80_config.cuh"
@@ -60,17 +61,17 @@ constexpr bool takes_quadratic_gradient(const Problem& forward, const Device& de
   return false;
 }
 
-/// Returns of.operator()<limit>() for the shared memory of the largest fused gradient kernel that
-/// the device runs, at least kLeastShared.
+/// Returns of(limit), where `limit` is a std::integral_constant: the shared memory of the largest
+/// fused gradient kernel that the device runs, at least kLeastShared.
 template <class Of>
 constexpr auto of_fused_gradient(const Device& device, const Of& of) {
   if (device.kernels() == Arch::kSm90a) {
-    return of.template operator()<shared_limit(Arch::kSm90a)>();
+    return of(std::integral_constant<int, shared_limit(Arch::kSm90a)>{});
   }
   if (device.shared_bytes >= shared_limit(Arch::kSm80)) {
-    return of.template operator()<shared_limit(Arch::kSm80)>();
+    return of(std::integral_constant<int, shared_limit(Arch::kSm80)>{});
   }
-  return of.template operator()<kLeastShared>();
+  return of(std::integral_constant<int, kLeastShared>{});
 }
 
 /// Most blocks of the fused gradient on a device, or 0.
@@ -79,7 +80,7 @@ constexpr std::int32_t fused_gradient_blocks(const Device& device) {
   if constexpr (D == E && D <= kWidestFusedGradient) {
     if (device.shared_bytes < kLeastShared) return 0;
     return of_fused_gradient(device,
-                             []<int kLimit>() { return FusedGradientConfig<D, kLimit>::kRegions; });
+                             [](auto limit) { return FusedGradientConfig<D, limit()>::kRegions; });
   }
   return 0;
 }

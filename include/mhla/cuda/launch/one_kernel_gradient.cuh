@@ -49,7 +49,8 @@ class OneKernelGradientRun {
   template <class Stream>
   void run_fused(const Stream& stream) const {
     if constexpr (kAny && D <= kWidestFusedGradient) {
-      detail::of_fused_gradient(l_.device, [&]<int kLimit>() {
+      detail::of_fused_gradient(l_.device, [&](auto limit) {
+        constexpr int kLimit = limit();
         if constexpr (FusedGradientConfig<D, kLimit>::kFits) {
           stream.template run<FusedGradientSm80<T, D, kFusedGradientLimit<D, kLimit>>>(
               detail::fused_gradient_parameters(l_, l_.forward()), l_.pairs());
