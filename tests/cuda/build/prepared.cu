@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -118,7 +119,7 @@ void check_gradient(Arguments a) {
   const stand_in::Calls first =
       check_runs([&] { run(all); }, [&] { a.in.v = Arguments::input(7); }, "a gradient");
   expect(first.launches == 9, "kernels of a gradient: " + std::to_string(first.launches));
-  const std::string said = message_of<std::exception>([&] { run({}); });
+  const std::string said = message_of<std::invalid_argument>([&] { run({}); });
   expect(said.find("cuda::bidirectional_gradient: dout, gradients and kept have other strides") !=
              std::string::npos,
          "said: " + said);
@@ -129,7 +130,7 @@ void check_gradient(Arguments a) {
 template <class Call>
 void check_distributed(Call& call, MiddleRank& ranks, Arguments a, const std::string& refusal) {
   const auto run = [&] { call.run(a.in, a.mixing, a.out, a.workspace); };
-  const auto said = [&] { return message_of<std::exception>(run); };
+  const auto said = [&] { return message_of<std::invalid_argument>(run); };
   expect(said() == refusal, said());
   a.mixing = {a.mixing.data, 3 * Arguments::kBlocks, 3 * Arguments::kBlocks,
               3 * Arguments::kBlocks};
@@ -157,7 +158,8 @@ void check_distributed(Call& call, MiddleRank& ranks, Arguments a, const std::st
 
 template <class Call>
 std::string refusal(Call& call, const Arguments& a) {
-  return message_of<std::exception>([&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); });
+  return message_of<std::invalid_argument>(
+      [&] { call.run(a.in, a.mixing, a.out, a.workspace, nullptr); });
 }
 
 template <class Call>
@@ -209,7 +211,7 @@ void check_other_devices(const Arguments& a) {
   stand_in::most_threads = 64;
 
   const std::string small =
-      message_of<std::exception>([&] { prepare(with_shared_bytes(a.device, 16384)); });
+      message_of<std::invalid_argument>([&] { prepare(with_shared_bytes(a.device, 16384)); });
   expect(small ==
              "mhla::cuda::bidirectional: device has 16384 bytes of shared memory per thread "
              "block, expected at least 40960 for kernel mixing of the three-stage form",
