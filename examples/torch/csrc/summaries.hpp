@@ -46,8 +46,9 @@ inline mhla::Workspace bytes_of(const Tensor& summaries) {
           static_cast<std::size_t>(summaries.numel())};
 }
 
-/// Returns the same bytes at the start of a cache line, as the forward call wrote them into
-/// PyTorch's memory. A tensor that was loaded or copied in between may start anywhere.
+/// Returns the same bytes at the start of a cache line, where the forward call wrote them. A tensor
+/// that was loaded or copied in between may start anywhere. The library would move its bytes in
+/// place, but another backward may read them at the same time.
 inline Tensor at_cache_line(const Tensor& summaries) {
   const auto place = reinterpret_cast<std::uintptr_t>(summaries.const_data_ptr());
   if (place % 64 == 0 && summaries.is_contiguous()) return summaries;

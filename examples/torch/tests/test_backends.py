@@ -34,7 +34,8 @@ def angles(width):
 
 ANGLES, GATE = angles(6), {"gain": numbers(7), "gate": numbers(2, TOKENS, 3, 7)}
 OPTIONS = {
-    "none": {"normalizer": "none"}, "sums": {"eps": 0.5, "scale": 2.}, "exp": {"feature_map": "exp"},
+    "none": {"normalizer": "none"}, "sums": {"eps": 0.5, "scale": 2., "relu_eps": 0.25},
+    "exp": {"feature_map": "exp"},
     "elu": {"feature_map": "elu_plus_one", "layout": "bhnd"},
     "identity": {"feature_map": "identity", "eps": 100.}, "masks": {"query_mask": KEEP,
                                                                     "key_mask": KEEP.flip(0)},

@@ -97,10 +97,16 @@ def test_the_backward_reads_the_summaries(kind):
 
 def test_summaries_may_be_moved_in_between():
     def elsewhere(t):
-        return torch.cat([t.new_zeros(7), t.flatten()])[7:].view_as(t) if is_kept(t) else t
+        if not is_kept(t):
+            return t
+        moved.append(torch.cat([t.new_zeros(7), t.flatten()])[7:].view_as(t))
+        as_moved.append(moved[-1].clone())
+        return moved[-1]
 
+    moved, as_moved = [], []
     exact = output_and_gradients("bidirectional", "summaries")
     assert equal(exact, output_and_gradients("bidirectional", "summaries", unpack=elsewhere))
+    assert moved and equal(moved, as_moved), "a backward wrote what was kept"
 
 
 def test_summaries_have_no_gradient_in_memory():
