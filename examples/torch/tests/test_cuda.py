@@ -137,6 +137,9 @@ def test_the_backward_gets_the_output(with_kernels, kind):
             if not save or save == "inputs":  # what a gain normalises is computed again, and a
                 # backward without denominators reads no output
                 saved.clear()
+                call(kind, q, k, v, mixing, normalizer="none", **extras(device="cuda"))
+                assert len(saved) == (7 if name == "linear" else 8)
+                saved.clear()
                 call(kind, q, k, v, mixing, gain=extras(device="cuda")["gain"])
                 assert len(saved) == (4 if name == "linear" else 5)
                 saved.clear()
