@@ -15,6 +15,7 @@
 
 #include "mhla/core/arch.hpp"
 #include "mhla/core/matrix.hpp"
+#include "mhla/kernel/packet.hpp"
 
 namespace mhla {
 inline namespace MHLA_TARGET {
@@ -96,46 +97,51 @@ class NonnegativeSolver {
     for (Index p = 0; p < all.rows(); ++p) {
       const Index unit = free_[at(p)];
       const std::vector<double> row = solved([&](Index j) { return j == unit ? 1.0 : 0.0; });
-      std::copy(row.begin(), row.end(), all.row(p).data());
+      std::copy(row.begin(), row.end(), &all(p, 0));
     }
     return all;
   }
 
   /// Bans the free entry whose removal raises the residual least, and moves x to the minimum.
-  /// \param inverse  of the free entries, before and after
+  /// \param inverse  of the free entries, in the first rows and columns, before and after
   /// \return false if x has not moved, or is not the minimum of all entries that are not banned
   bool remove_cheapest(Matrix<double>& inverse) {
     const Index count = nonzeros(), last = count - 1;
-    Eigen::VectorXd w(count), x(count);
     Index positive = 0;  // positive weights: the last must stay
     for (Index j = 0; j < n_; ++j) positive += !banned_[at(j)] && weight(j) > 0;
-    for (Index p = 0; p < count; ++p) w(p) = weight(free_[at(p)]), x(p) = x_[at(free_[at(p)])];
-    Matrix<double> within = inverse;  // among entries with the same w^T x
-    if (fixed()) {
-      const Eigen::VectorXd along = inverse * w;
-      within -= along * (along.transpose() / w.dot(along));
+    std::vector<double> x(free_.size()), along(free_.size());  // along: inverse w
+    for (Index p = 0; p < count; ++p) {
+      x[at(p)] = x_[at(free_[at(p)])];
+      if (fixed()) add_scaled(weight(free_[at(p)]), &inverse(p, 0), along.data(), count);
     }
+    const double squares = weighted_sum(along);
+    // The inverse among entries with the same w^T x.
+    const auto within = [&](Index p, Index q) {
+      return inverse(p, q) - (fixed() ? along[at(p)] * (along[at(q)] / squares) : 0);
+    };
     Index cheapest = -1;
     double least = 0;
     for (Index p = 0; p < count; ++p) {
-      if (positive == 1 && w(p) > 0) continue;
-      const double cost = x(p) * x(p) / within(p, p);
+      if (positive == 1 && weight(free_[at(p)]) > 0) continue;
+      const double cost = x[at(p)] * x[at(p)] / within(p, p);
       if (cheapest < 0 || cost < least) least = cost, cheapest = p;
     }
     banned_[at(free_[at(cheapest)])] = true;
-    x -= within.col(cheapest) * (x(cheapest) / within(cheapest, cheapest));
-    x(cheapest) = 0;
+    const double step = x[at(cheapest)] / within(cheapest, cheapest);
     for (Index p = 0; p < count; ++p) {
-      if (p != cheapest && !(x(p) > 0)) return false;
+      double& moved = x[at(p)];
+      moved = p == cheapest ? 0 : moved - within(p, cheapest) * step;
+      if (p != cheapest && !(moved > 0)) return false;
     }
-    for (Index p = 0; p < count; ++p) x_[at(free_[at(p)])] = x(p);
+    for (Index p = 0; p < count; ++p) x_[at(free_[at(p)])] = x[at(p)];
     // The entry changes places with the last one, and leaves.
     std::swap(free_[at(cheapest)], free_.back());
     free_.pop_back();
-    inverse.row(cheapest).swap(inverse.row(last));
-    inverse.col(cheapest).swap(inverse.col(last));
-    const Eigen::VectorXd column = inverse.col(last).head(last) / inverse(last, last);
-    inverse = (inverse.topLeftCorner(last, last) - column * inverse.row(last).head(last)).eval();
+    for (Index p = 0; p < count; ++p) std::swap(inverse(cheapest, p), inverse(last, p));
+    for (Index p = 0; p < count; ++p) std::swap(inverse(p, cheapest), inverse(p, last));
+    for (Index p = 0; p < last; ++p) {
+      add_scaled(-inverse(p, last) / inverse(last, last), &inverse(last, 0), &inverse(p, 0), last);
+    }
     useless_ = banned_;
     return steepest() < 0;
   }
@@ -202,7 +208,7 @@ class NonnegativeSolver {
   /// \return false if its column depends on other free columns; entry j then stays 0
   bool append(Index j) {
     const Index p = nonzeros();
-    double* const row = factor_.row(p).data();
+    double* const row = &factor_(p, 0);
     double pivot = shifted(j, j);
     const double negligible =
         4 * static_cast<double>(n_) * std::numeric_limits<double>::epsilon() * pivot;

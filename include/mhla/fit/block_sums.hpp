@@ -38,7 +38,7 @@ struct BlockSums {
         sums(Matrix<double>::Zero(1, columns)) {}
 
   Index columns() const { return gram.rows() - 1; }
-  bool finite() const { return std::isfinite(gram.trace() + targets + sum); }
+  bool finite() const { return std::isfinite(trace(gram.rows()) + targets + sum); }
 
   /// Squared residual of a row. Rounding cannot make it negative.
   /// \param m  m(r) is the coefficient of column r
@@ -56,16 +56,21 @@ struct BlockSums {
 
   /// Part of `gram` without f, both triangles.                                   // [n,n]
   Matrix<double> symmetric() const {
-    Matrix<double> all = gram.topLeftCorner(columns(), columns());
+    Matrix<double> all(columns(), columns());
     for (Index r = 0; r < columns(); ++r) {
-      for (Index c = 0; c < r; ++c) all(c, r) = all(r, c);
+      for (Index c = 0; c <= r; ++c) all(r, c) = all(c, r) = gram(r, c);
     }
     return all;
   }
   /// Mean diagonal element of `gram` without f; 0 without columns.
   double mean_diagonal() const {
-    return gram.topLeftCorner(columns(), columns()).trace() /
-           static_cast<double>(std::max<Index>(1, columns()));
+    return trace(columns()) / static_cast<double>(std::max<Index>(1, columns()));
+  }
+  /// Sum of the first n diagonal elements of `gram`.
+  double trace(Index n) const {
+    double all = 0;
+    for (Index r = 0; r < n; ++r) all += gram(r, r);
+    return all;
   }
   /// Inner product of column r and f.
   double right(Index r) const { return gram(columns(), r); }
