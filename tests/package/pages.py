@@ -33,12 +33,17 @@ def prose(text):
     return re.sub(r"`[^`\n]*`", "", text)
 
 
+def run_compiler(compiler, eigen, *arguments):
+    """Compiles with -w: a precompiled header of g++ loses the pragmas that stop warnings."""
+    subprocess.run([compiler, "-std=c++20", "-w", "-I", tree.ROOT / "include", "-isystem", eigen,
+                    *arguments], check=True)
+
+
 def precompile(compiler, eigen, work):
     """A header that is compiled once for all programs that include <mhla/mhla.hpp>."""
     header = pathlib.Path(work, "precompiled.hpp")
     header.write_text("#include <mhla/mhla.hpp>\n")
-    subprocess.run([compiler, "-std=c++20", "-I", tree.ROOT / "include", "-I", eigen, "-x",
-                    "c++-header", header, "-o", f"{header}.gch"], check=True)
+    run_compiler(compiler, eigen, "-x", "c++-header", header, "-o", f"{header}.gch")
     return header
 
 
@@ -57,8 +62,7 @@ def run_program(page, program, compiler, eigen, work, has_json, precompiled):
     with tempfile.TemporaryDirectory(dir=work) as folder:
         source = pathlib.Path(folder, "program.cpp")
         source.write_text(program + "\n")
-        subprocess.run([compiler, "-std=c++20", "-I", tree.ROOT / "include", "-I", eigen, *first,
-                        source, "-o", source.with_suffix("")], check=True)
+        run_compiler(compiler, eigen, *first, source, "-o", source.with_suffix(""))
         return subprocess.run([source.with_suffix("")], cwd=folder, stdout=subprocess.PIPE,
                               text=True, check=True).stdout
 
@@ -70,26 +74,26 @@ def programs_run(files, compiler, eigen, work, has_json):
     """Every program compiles and runs, and prints the ```text block that follows it, if one does.
     Lines of C++ that include nothing are put into a program."""
     os.makedirs(work, exist_ok=True)
-    runs = []  # of each program: its page, the run, the text that should be printed
+    programs = []  # each: its page, its text, whether it includes all, what should be printed
+    for page in pages(files):
+        is_after_program = False
+        for language, block in blocks(files.text(page)):
+            if language == "text" and is_after_program:
+                programs[-1][3] = f"{block}\n"
+            if language == "cpp" and "#include" not in block:
+                block = f"#include <mhla/mhla.hpp>\nint main() {{\n{block}\n}}"
+            is_after_program = language == "cpp" and "int main" in block
+            if is_after_program:
+                programs.append([page, block, "#include <mhla/mhla.hpp>" in block, None])
+    programs.sort(key=lambda program: program[2])  # others need not wait for the header
     precompiled = None
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
-        for page in pages(files):
-            is_after_program = False
-            for language, block in blocks(files.text(page)):
-                if language == "text" and is_after_program:
-                    runs[-1][2] = f"{block}\n"
-                is_after_program = False
-                if language == "cpp" and "#include" not in block:
-                    block = f"#include <mhla/mhla.hpp>\nint main() {{\n{block}\n}}"
-                if language == "cpp" and "int main" in block:
-                    whole = "#include <mhla/mhla.hpp>" in block
-                    if whole and not precompiled:
-                        precompiled = executor.submit(precompile, compiler, eigen, work)
-                    run = executor.submit(run_program, page, block, compiler, eigen, work,
-                                          has_json, precompiled if whole else None)
-                    runs.append([page, run, None])
-                    is_after_program = True
-    for page, run, text in runs:
+        if any(includes_all for _, _, includes_all, _ in programs):
+            precompiled = executor.submit(precompile, compiler, eigen, work)
+        runs = [executor.submit(run_program, page, program, compiler, eigen, work, has_json,
+                                precompiled if includes_all else None)
+                for page, program, includes_all, _ in programs]
+    for (page, _, _, text), run in zip(programs, runs):
         printed = run.result()
         if None not in (printed, text) and printed != text:
             yield f"{page} says that a program prints\n{text}\nand it prints\n{printed}"
