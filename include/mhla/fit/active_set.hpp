@@ -103,7 +103,7 @@ class NonnegativeSolver {
   }
 
   /// Bans the free entry whose removal raises the residual least, and moves x to the minimum.
-  /// \param inverse  of the free entries, in the first rows and columns, before and after
+  /// \param inverse  Inverse of the free entries in its first rows and columns.
   /// \return false if x has not moved, or is not the minimum of all entries that are not banned
   bool remove_cheapest(Matrix<double>& inverse) {
     const Index count = nonzeros(), last = count - 1;
@@ -128,10 +128,11 @@ class NonnegativeSolver {
     }
     banned_[at(free_[at(cheapest)])] = true;
     const double step = x[at(cheapest)] / within(cheapest, cheapest);
+    x[at(cheapest)] = 0;
     for (Index p = 0; p < count; ++p) {
-      double& moved = x[at(p)];
-      moved = p == cheapest ? 0 : moved - within(p, cheapest) * step;
-      if (p != cheapest && !(moved > 0)) return false;
+      if (p == cheapest) continue;
+      x[at(p)] -= within(p, cheapest) * step;
+      if (!(x[at(p)] > 0)) return false;
     }
     for (Index p = 0; p < count; ++p) x_[at(free_[at(p)])] = x[at(p)];
     // The entry changes places with the last one, and leaves.
